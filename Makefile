@@ -1,0 +1,46 @@
+# `make demo` and `make test` set everything up themselves on a machine with python3, make and gcc.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-full lint bench docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[plots,docs,dev]'
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/pytest -m 'not full'
+
+test-full: lint
+	$(BIN)/pytest
+
+# The peer lives in an environment of its own: it does not import on the jax that widthwise uses.
+PEER := .venv-peer
+$(PEER)/.installed:
+	$(PYTHON) -m venv $(PEER)
+	$(PEER)/bin/pip install --quiet --upgrade pip
+	$(PEER)/bin/pip install --quiet 'neural-tangents==0.6.5' 'jax==0.5.3' 'jaxlib==0.5.3'
+	touch $@
+
+bench: setup $(PEER)/.installed
+	$(BIN)/python benchmarks/kernels.py --peer $(PEER)/bin/python
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) $(PEER) out site

@@ -1,0 +1,85 @@
+"""widthwise: the effective theory of deep neural networks, as an expansion in 1/width, beside measurement.
+
+The names below are the public surface. They are imported when first used, so that the numerical core runs where only
+jax, numpy and scipy are installed, and `import widthwise` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from widthwise.version import __version__
+
+if TYPE_CHECKING:
+    from widthwise.activations import Activation, activation
+    from widthwise.comparison import Comparison, compare
+    from widthwise.errors import AccuracyWarning, WidthwiseError
+    from widthwise.experiments.labelled import measure
+    from widthwise.gaussian import Expectation, expectation, kernel_derivative
+    from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
+    from widthwise.network import MLP, GradientDescent, GradientFlow
+    from widthwise.results import load, network_of, save, theory
+
+_HOME = {
+    "Activation": "activations",
+    "activation": "activations",
+    "Comparison": "comparison",
+    "compare": "comparison",
+    "AccuracyWarning": "errors",
+    "WidthwiseError": "errors",
+    "measure": "experiments.labelled",
+    "Expectation": "gaussian",
+    "expectation": "gaussian",
+    "kernel_derivative": "gaussian",
+    "max_learning_rate": "inference.labelled",
+    "posterior": "inference.labelled",
+    "predict": "inference.labelled",
+    "sample_posterior": "inference.labelled",
+    "sample_prior": "inference.labelled",
+    "MLP": "network",
+    "GradientDescent": "network",
+    "GradientFlow": "network",
+    "load": "results",
+    "network_of": "results",
+    "save": "results",
+    "theory": "results",
+}
+
+__all__ = [
+    "MLP",
+    "AccuracyWarning",
+    "Activation",
+    "Comparison",
+    "Expectation",
+    "GradientDescent",
+    "GradientFlow",
+    "WidthwiseError",
+    "__version__",
+    "activation",
+    "compare",
+    "expectation",
+    "kernel_derivative",
+    "load",
+    "max_learning_rate",
+    "measure",
+    "network_of",
+    "posterior",
+    "predict",
+    "sample_posterior",
+    "sample_prior",
+    "save",
+    "theory",
+]
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'widthwise' has no attribute {name!r}")
+    value = getattr(import_module(f"widthwise.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,19 @@
+"""σ, its derivatives, where it kinks, and closed forms where they exist."""
+
+from widthwise.activations.base import Activation, Atom, ClosedForm, differentiate
+from widthwise.activations.catalogue import NAMES
+from widthwise.activations.custom import activation, resolve
+from widthwise.activations.resolution import evaluate, intervals, require_derivatives
+
+__all__ = [
+    "NAMES",
+    "Activation",
+    "Atom",
+    "ClosedForm",
+    "activation",
+    "differentiate",
+    "evaluate",
+    "intervals",
+    "require_derivatives",
+    "resolve",
+]

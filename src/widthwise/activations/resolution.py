@@ -1,0 +1,154 @@
+"""Where an activation varies: intervals on which σ^(p) is a polynomial to near machine precision.
+
+Found once by bisection and kept. Quadrature puts its nodes on these intervals, so a feature of size one stays
+resolved whether the kernel is 1e-12 or 1e6, and an interval that no bisection resolves betrays an undeclared kink.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import jax
+import numpy as np
+
+from widthwise.activations.base import Activation
+from widthwise.errors import BadActivation, NotDifferentiable
+
+#: Nodes on each interval; products of two resolved functions and a Gaussian stay exact to rounding.
+NODES = 16
+#: Legendre coefficients from this degree on must be negligible.
+RESOLVED_DEGREE = 12
+TOLERANCE = 1e-13
+SMALLEST = 1e-8
+MOST_INTERVALS = 60_000
+_LONGEST = 1 << 17
+
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(NODES)
+_TO_LEGENDRE = (
+    np.polynomial.legendre.legvander(_GAUSS_NODES, NODES - 1).T * _GAUSS_WEIGHTS * (np.arange(NODES)[:, None] + 0.5)
+)
+
+
+@lru_cache(maxsize=1024)
+def _evaluator(activation: Activation, order: int):
+    return jax.jit(activation.derivative(order))
+
+
+def evaluate(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
+    """σ^(order) at the points z (regular part), as a numpy array, in blocks of few sizes to bound compilation."""
+    flat, function = np.ravel(z), _evaluator(activation, order)
+    result = np.empty(flat.size)
+    for start in range(0, flat.size, _LONGEST):
+        some = flat[start : start + _LONGEST]
+        padded = np.pad(some, (0, min(_LONGEST, 1 << max(6, (some.size - 1).bit_length())) - some.size))
+        result[start : start + some.size] = np.asarray(function(padded))[: some.size]
+    return result.reshape(np.shape(z))
+
+
+def intervals(activation: Activation, orders: tuple[int, ...], radius: float) -> np.ndarray:
+    """Edges on [−radius', radius'], radius' ≥ radius, between which every σ^(p), p in `orders`, is resolved.
+
+    Kinks and zero are always edges. The radius is rounded up to a power of two, so that layers share the result.
+    """
+    return _intervals(activation, tuple(sorted(set(orders))), max(0, math.ceil(math.log2(max(radius, 1.0)))))
+
+
+@lru_cache(maxsize=512)
+def _intervals(activation: Activation, orders: tuple[int, ...], log2_radius: int) -> np.ndarray:
+    shells = 2.0 ** np.arange(-1, log2_radius + 1)
+    kinks = [k for k in activation.kinks if abs(k) < shells[-1]]
+    return _bisect(activation, orders, np.concatenate([-shells, shells, kinks, [0.0]]), SMALLEST)[0]
+
+
+def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float]]:
+    """Halve intervals until σ^(p) is resolved on each; return all edges, and where that did not succeed."""
+    edges = np.unique(edges)
+    active = np.stack([edges[:-1], edges[1:]], axis=1)
+    scale = _running_scale(activation, orders, active)
+    done, unresolved = [edges], []
+    while len(active):
+        active = active[_is_rough(activation, orders, active, scale)]
+        tiny = active[:, 1] - active[:, 0] < smallest * np.maximum(1.0, np.abs(active).max(axis=1, initial=0.0))
+        unresolved.extend(active[tiny].mean(axis=1))
+        active = active[~tiny]
+        middle = active.mean(axis=1)
+        done.append(middle)
+        active = np.concatenate([np.stack([active[:, 0], middle], 1), np.stack([middle, active[:, 1]], 1)])
+        if sum(map(len, done)) > MOST_INTERVALS:
+            raise BadActivation(
+                "activation",
+                f"{activation.name}, which varies too fast on [{edges[0]:g}, {edges[-1]:g}] to be integrated",
+                f"a function that {MOST_INTERVALS} intervals can resolve",
+                "Reduce C_W, C_b or the size of the inputs, so that the kernel stays smaller.",
+            )
+    return np.unique(np.concatenate(done)), sorted(unresolved)
+
+
+def _points(active: np.ndarray) -> np.ndarray:
+    centre, half = active.mean(axis=1, keepdims=True), np.diff(active, axis=1) / 2
+    return centre + half * _GAUSS_NODES
+
+
+def _running_scale(activation, orders, panels):
+    """For each order, a function r ↦ max |σ^(order)| over |z| ≤ r, by shells."""
+    radii = np.abs(panels).max(axis=1)
+    by_radius = np.argsort(radii, kind="stable")
+    table = []
+    for order in orders:
+        largest = np.abs(_finite(activation, order, _points(panels))).max(axis=1)
+        table.append((radii[by_radius], np.maximum.accumulate(largest[by_radius])))
+    return table
+
+
+def _is_rough(activation, orders, active, scale) -> np.ndarray:
+    rough = np.zeros(len(active), bool)
+    outer = np.abs(active).max(axis=1)
+    points = _points(active)
+    for order, (radii, largest) in zip(orders, scale, strict=True):
+        values = _finite(activation, order, points)
+        tail = np.abs(values @ _TO_LEGENDRE[RESOLVED_DEGREE:].T).max(axis=1)
+        reference = largest[np.minimum(np.searchsorted(radii, outer), len(radii) - 1)]
+        # derivatives of high order carry the rounding of the ones below them, and far out that of z itself
+        allowed = TOLERANCE * 10.0 ** (order / 2) * np.maximum(reference, np.abs(values).max(axis=1))
+        slope = np.abs(np.diff(values, axis=1) / np.diff(points, axis=1)).max(axis=1)
+        rough |= tail > allowed + 4 * np.finfo(float).eps * outer * slope
+    return rough
+
+
+def _finite(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
+    values = evaluate(activation, order, z)
+    if not np.all(np.isfinite(values)):
+        at = z[~np.isfinite(values)]
+        what = "its value" if order == 0 else f"its derivative of order {order} (by jax)"
+        raise BadActivation(
+            "activation",
+            f"{activation.name}, for which {what} is not finite at z = {at[np.argmin(np.abs(at))]:.6g}",
+            "a function that is finite with its derivatives wherever the kernel reaches",
+            "A singular branch inside jnp.where must be guarded by its argument as well.",
+        )
+    return values
+
+
+def require_derivatives(activation: Activation, order: int, purpose: str) -> None:
+    """Refuse a user's activation whose derivatives up to `order` jump at a place that was not declared."""
+    if activation.builtin:
+        return
+    found = _undeclared(activation, order)
+    if found:
+        places = ", ".join(f"{k:.6g}" for k in found[:4])
+        raise NotDifferentiable(
+            "activation",
+            f"{activation.name}, which is not smooth near z = {places}",
+            f"derivatives up to order {order}, needed for {purpose}",
+            f"Declare the kinks: widthwise.activation(function, kinks=({places},)).",
+        )
+
+
+@lru_cache(maxsize=256)
+def _undeclared(activation: Activation, order: int) -> tuple[float, ...]:
+    # edges that no kink is likely to sit on, zero and whole numbers included
+    shells = 2.0 ** np.arange(-5, 5)
+    edges = np.concatenate([-1.0123456789 * shells, 1.0345678912 * shells, activation.kinks])
+    places = _bisect(activation, tuple(range(order + 1)), edges, 1e-7)[1]
+    return tuple(np.unique(np.round(places, 5) + 0.0))

@@ -1,0 +1,63 @@
+"""Named errors. Each message gives the argument, what came, what was expected, and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class WidthwiseError(Exception):
+    """Root of every error that widthwise raises on purpose."""
+
+
+class InvalidInput(WidthwiseError, ValueError):
+    """An argument that cannot be used.
+
+    The message reads `ARGUMENT: got WHAT CAME; expected WHAT WAS EXPECTED. REMEDY`.
+    """
+
+    def __init__(self, argument: str, got: str, expected: str, remedy: str = ""):
+        self.argument, self.got, self.expected, self.remedy = argument, got, expected, remedy
+        super().__init__(f"{argument}: got {got}; expected {expected}." + (f" {remedy}" if remedy else ""))
+
+    def __reduce__(self):
+        return type(self), (self.argument, self.got, self.expected, self.remedy)
+
+
+class UnknownName(InvalidInput):
+    """A name that is not in the list of known ones; the message suggests the nearest."""
+
+    @classmethod
+    def of(cls, argument: str, name: object, known: Iterable[str], also: str = "") -> UnknownName:
+        known = sorted(known)
+        near = get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        return cls(argument, repr(name), "one of " + ", ".join(known) + also, hint)
+
+
+class BadActivation(InvalidInput):
+    """An activation that cannot be evaluated: wrong shape, wrong dtype, NaN, or not written in jax.numpy."""
+
+
+class NotDifferentiable(InvalidInput):
+    """A derivative of the activation is needed that does not exist, or whose kinks were not declared."""
+
+
+class DivergentMoment(InvalidInput):
+    """A Gaussian moment of the activation is infinite or not representable."""
+
+
+class SingularKernel(InvalidInput):
+    """A training kernel that cannot be inverted; duplicate or collinear inputs are named by row."""
+
+
+class UnstableLearningRate(InvalidInput):
+    """A step size past 2 / (largest eigenvalue of the neural tangent kernel)."""
+
+
+class TooLarge(InvalidInput, MemoryError):
+    """A request that would not fit into memory, refused before anything is allocated."""
+
+
+class AccuracyWarning(UserWarning):
+    """A result whose estimated numerical error is above the tolerance that was asked for."""

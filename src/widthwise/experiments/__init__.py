@@ -1,0 +1,1 @@
+"""Real networks: sampled, differentiated, and reduced to means with standard errors."""

@@ -1,0 +1,185 @@
+"""Two-point expectations as a series in the correlation.
+
+With f_k(K) = ⟨f(√K u) he_k(u)⟩ over a standard normal u and normalised Hermite polynomials he_k (Mehler),
+    ⟨f(z_a) g(z_b)⟩ = Σ_k f_k(K_aa) g_k(K_bb) ρ^k,        ρ = K_ab / √(K_aa K_bb).
+Cutting the sum at M leaves at most |ρ|^M √(tail_f tail_g) with tail_f = ⟨f²⟩ − Σ_{k<M} f_k²: an error bound that
+costs nothing. The coefficients belong to one input, so N inputs need N of them and N² short sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import sqrt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.activations import Activation, evaluate, intervals
+from widthwise.activations.resolution import NODES
+from widthwise.gaussian.polynomials import basis
+from widthwise.gaussian.quadrature import COARSE_NODES, REACH, Source, check_tails, panel_nodes, row_edges
+
+#: Terms in the short and in the long series, and where a series may be cut.
+SHORT, LONG = 128, 512
+CUTS = (16, 32, 64, 128, 256, 512)
+#: Terms that one fused loop body evaluates.
+BLOCK = 16
+#: Inputs whose kernels differ by less than this factor share quadrature nodes.
+_GROUP = 4.0
+_CHUNK = 1 << 21  # numbers in one temporary array
+_ROUNDING = 64 * np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class HermiteTable:
+    """Coefficients (inputs, terms) of f = σ^(order) at each input's kernel, ⟨f²⟩ and its error.
+
+    A derivative with point masses has no norm; it stands as infinity.
+    """
+
+    coefficients: np.ndarray
+    norm: np.ndarray
+    norm_error: np.ndarray
+
+    @property
+    def terms(self) -> int:
+        return self.coefficients.shape[1]
+
+    @property
+    def is_function(self) -> bool:
+        return bool(np.all(np.isfinite(self.norm)))
+
+    @cached_property
+    def tails(self) -> dict[int, np.ndarray]:
+        """√(what the first M coefficients leave of ⟨f²⟩) for every cut M; with point masses, a bound on later ones."""
+        result, total = {}, np.zeros(len(self.norm))
+        for start, cut in zip((0, *CUTS), CUTS, strict=False):
+            if cut > self.terms:
+                break
+            if self.is_function:
+                total = total + np.einsum("ak,ak->a", *[self.coefficients[:, start:cut]] * 2)
+                result[cut] = np.sqrt(np.maximum(self.norm - total, _ROUNDING * self.norm))
+            else:
+                result[cut] = 4.0 * np.abs(self.coefficients[:, max(0, cut - 32) : cut]).max(axis=1)
+        return result
+
+
+def truncation(f: HermiteTable, g: HermiteTable, rho: np.ndarray) -> np.ndarray:
+    """Bound on what the series leaves out, entry by entry: f, g and rho along one axis."""
+    size = np.abs(rho) ** f.terms
+    if not (f.is_function and g.is_function):
+        size = size / np.maximum(1.0 - np.abs(rho), 1e-300)
+    return f.tails[f.terms] * g.tails[g.terms] * size
+
+
+@jax.jit
+def series(f, g, rho):
+    """Σ_k f_k g_k ρ^k by Horner's rule; f, g have the terms on the first axis and broadcast against rho."""
+    blocks = [jnp.flip(c.reshape(-1, BLOCK, *c.shape[1:]), axis=0) for c in (f, g)]
+
+    def body(total, pair):
+        for k in reversed(range(BLOCK)):
+            total = total * rho + pair[0][k] * pair[1][k]
+        return total, None
+
+    return jax.lax.scan(body, jnp.zeros_like(rho), tuple(blocks))[0]
+
+
+def table(activation: Activation, order: int, K: np.ndarray, terms: int) -> HermiteTable:
+    """Hermite coefficients and norm of σ^(order) for each kernel value in K (inputs,)."""
+    K = np.asarray(K, float)
+    coefficients = np.zeros((len(K), terms))
+    norm, error = np.zeros(len(K)), np.zeros(len(K))
+    zero = K == 0.0
+    coefficients[zero, 0] = evaluate(activation, order, np.zeros(1))[0]
+    norm[zero] = coefficients[zero, 0] ** 2
+    positive = np.flatnonzero(~zero)
+    group = np.floor(np.log(K[positive]) / np.log(_GROUP)).astype(int)
+    for label in np.unique(group):
+        members = positive[group == label]
+        coefficients[members], norm[members], error[members] = _group(activation, order, np.sqrt(K[members]), terms)
+    if activation.atoms(order):
+        norm[:] = np.inf
+    return HermiteTable(coefficients, norm, error)
+
+
+def _group(activation: Activation, order: int, scale: np.ndarray, terms: int):
+    """Coefficients, ⟨f²⟩ and its error for inputs of similar kernel; kinks away from zero need nodes for each input."""
+    spacing = 1.0 if terms <= SHORT else 0.5
+    fixed = np.arange(-REACH, REACH + spacing / 2, spacing)
+    edges_z = intervals(activation, (order,), REACH * scale.max())
+    if any(kink != 0.0 for kink in activation.kinks):
+        edges = row_edges([Source(edges_z, np.zeros(len(scale)), scale)], fixed)
+        coefficients, norm = _own_nodes(activation, order, scale, terms, edges)
+    else:
+        edges = _shared_edges(edges_z, scale.min(), scale.max(), fixed)[None]
+        coefficients, norm = _shared_nodes(activation, order, scale, terms, edges[0])
+    check_tails(activation, order, scale, norm)
+    some = np.unique(np.linspace(0, len(scale) - 1, 3).astype(int))
+    u, weight = panel_nodes(edges[some % len(edges)], COARSE_NODES)
+    coarse = np.sum(weight * evaluate(activation, order, scale[some, None] * u) ** 2, axis=-1)
+    relative = np.abs(coarse - norm[some]) / np.maximum(norm[some], 1e-300)
+    error = (relative.max() + 8 * np.finfo(float).eps) * norm
+    return coefficients + _atom_coefficients(activation, order, scale, terms), norm, error
+
+
+def _shared_edges(edges_z, smallest: float, largest: float, edges: np.ndarray) -> np.ndarray:
+    """Edges in u that resolve σ(√K u) for every √K between `smallest` and `largest`."""
+    width = np.diff(edges_z)
+    while True:
+        near = np.minimum(np.abs(edges[:-1]), np.abs(edges[1:])) * smallest
+        far = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:])) * largest
+        positive = edges[1:] > 0
+        first = np.searchsorted(edges_z, np.where(positive, near, -far), side="right") - 1
+        last = np.searchsorted(edges_z, np.where(positive, far, -near), side="left")
+        allowed = np.array([width[max(i, 0) : max(j, i + 1)].min() for i, j in zip(first, last, strict=True)])
+        wide = np.diff(edges) * largest > allowed * (1 + 1e-9)
+        if not wide.any():
+            return edges
+        edges = np.sort(np.concatenate([edges, 0.5 * (edges[:-1] + edges[1:])[wide]]))
+
+
+def _shared_nodes(activation: Activation, order: int, scale: np.ndarray, terms: int, edges: np.ndarray):
+    coefficients, norm = np.zeros((len(scale), terms)), np.zeros(len(scale))
+    panels = max(1, _CHUNK // (terms * NODES))
+    for i in range(0, len(edges) - 1, panels):
+        u, weight, weighted = _weighted_basis(edges[i : i + panels + 1].tobytes(), terms)
+        many = max(1, _CHUNK // len(u))
+        for j in range(0, len(scale), many):
+            rows = slice(j, j + many)
+            values = evaluate(activation, order, scale[rows, None] * u)
+            coefficients[rows] += values @ weighted
+            norm[rows] += np.square(values) @ weight
+    return coefficients, norm
+
+
+@lru_cache(maxsize=4)
+def _weighted_basis(edges: bytes, terms: int):
+    u, weight = panel_nodes(np.frombuffer(edges))
+    return u, weight, np.ascontiguousarray((weight * basis(u, terms)).T)
+
+
+def _own_nodes(activation: Activation, order: int, scale: np.ndarray, terms: int, edges: np.ndarray):
+    coefficients, norm = np.empty((len(scale), terms)), np.empty(len(scale))
+    step = max(1, 4 * _CHUNK // (edges.shape[1] * NODES * terms))
+    for start in range(0, len(scale), step):
+        rows = slice(start, start + step)
+        u, weight = panel_nodes(edges[rows])
+        values = evaluate(activation, order, scale[rows, None] * u)
+        coefficients[rows] = np.einsum("kru,ru->rk", basis(u, terms), values * weight, optimize=True)
+        norm[rows] = np.sum(weight * values**2, axis=-1)
+    return coefficients, norm
+
+
+def _atom_coefficients(activation: Activation, order: int, scale: np.ndarray, terms: int) -> np.ndarray:
+    """Coefficients of Σ weight δ^(s)(z − c): weight K^{−(s+1)/2} φ(c/√K) he_{k+s}(c/√K) √((k+s)!/k!)."""
+    total = np.zeros((len(scale), terms))
+    k = np.arange(terms, dtype=float)
+    for atom in activation.atoms(order):
+        s, u = atom.order, atom.position / scale
+        density = np.exp(-0.5 * u * u) / sqrt(2.0 * np.pi)
+        growth = np.sqrt(np.prod([k + j for j in range(1, s + 1)], axis=0)) if s else 1.0
+        total += atom.weight * (density / scale ** (s + 1))[:, None] * basis(u, terms + s)[s:].T * growth
+    return total

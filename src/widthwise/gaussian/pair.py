@@ -1,0 +1,160 @@
+"""Two-point expectations ⟨σ^(p)(z_a) σ^(q)(z_b)⟩ with an error estimate, by closed form or by the generic route."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from widthwise.activations import Activation, require_derivatives, resolve
+from widthwise.activations.closed_forms import PARALLEL
+from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.gaussian.hermite import LONG, SHORT, series, table, truncation
+from widthwise.gaussian.plane import Pairs, affordable, plane_pair
+from widthwise.gaussian.single import parallel_pair
+
+#: Series results are accepted below this error, relative to √(⟨f²⟩⟨g²⟩); the plane takes over above it.
+TOLERANCE = 1e-12
+
+
+class Expectation(NamedTuple):
+    """A value, an estimate of its absolute error, and the route that produced it."""
+
+    value: np.ndarray
+    error: np.ndarray
+    route: str
+
+
+def expectation(
+    activation, K_aa, K_ab=None, K_bb=None, *, orders: tuple[int, int] = (0, 0), method: str = "auto"
+) -> Expectation:
+    """⟨σ^(p)(z_a) σ^(q)(z_b)⟩ over a centred Gaussian pair, (p, q) = `orders` (theory §1, §2).
+
+    `K_aa`, `K_ab`, `K_bb` broadcast against each other; with `K_aa` alone both factors see the same input. `method`
+    is "closed", "generic", or "auto" (closed where there is one). Derivatives with respect to the kernel are
+    expectations too: ∂/∂K_ab raises both orders by one, 2∂/∂K_aa raises p by two (see `kernel_derivative`).
+
+    >>> e = expectation("relu", 2.0, 1.0, 2.0)
+    >>> round(float(e.value), 12), e.route
+    (0.608997781044, 'closed form')
+    >>> generic = expectation("relu", 2.0, 1.0, 2.0, method="generic")
+    >>> bool(abs(generic.value - e.value) <= max(float(generic.error), 1e-12))
+    True
+    """
+    activation = resolve(activation)
+    p, q = _orders(orders)
+    if method not in ("auto", "closed", "generic"):
+        raise UnknownName.of("method", method, ("auto", "closed", "generic"))
+    if method == "closed" and activation.closed is None:
+        raise InvalidInput("method", f"'closed' for {activation.name}", "an activation with a closed form",
+                           "Use method='generic'.")  # fmt: skip
+    require_derivatives(activation, max(p, q), f"⟨σ^({p}) σ^({q})⟩")
+    same = K_ab is None
+    kernel = [np.asarray(K, float) for K in ((K_aa, K_aa, K_aa) if same else (K_aa, K_ab, K_bb))]
+    shape = np.broadcast_shapes(*(K.shape for K in kernel))
+    K_aa, K_ab, K_bb = (np.broadcast_to(K, shape).ravel() for K in kernel)
+    _check_kernel(K_aa, K_ab, K_bb)
+    _check_existence(activation, p, q, K_aa, K_ab, K_bb)
+    if activation.closed is not None and method != "generic":
+        value = np.asarray(activation.closed.pair(p, q, K_aa, K_ab, K_bb))
+        result = Expectation(value, 1e-14 * np.abs(value), "closed form")
+    else:
+        result = generic_pair(activation, p, q, K_aa, K_ab, K_bb)
+    return Expectation(result.value.reshape(shape), result.error.reshape(shape), result.route)
+
+
+def kernel_derivative(orders: tuple[int, int], with_respect_to: str) -> tuple[float, tuple[int, int]]:
+    """∂⟨σ^(p)_a σ^(q)_b⟩/∂K as (factor, orders): 1 and (p+1, q+1) for "ab", ½ and (p+2, q) for "aa", likewise "bb".
+
+    >>> kernel_derivative((0, 0), "ab")
+    (1.0, (1, 1))
+    >>> kernel_derivative((1, 0), "aa")
+    (0.5, (3, 0))
+    """
+    p, q = _orders(orders)
+    known = {"ab": (1.0, (p + 1, q + 1)), "aa": (0.5, (p + 2, q)), "bb": (0.5, (p, q + 2))}
+    if with_respect_to not in known:
+        raise UnknownName.of("with_respect_to", with_respect_to, known)
+    return known[with_respect_to]
+
+
+def generic_pair(activation: Activation, p: int, q: int, K_aa, K_ab, K_bb) -> Expectation:
+    """The route for any activation, on flat arrays: series where its bound is small, quadrature elsewhere."""
+    value, error = np.zeros(len(K_aa)), np.zeros(len(K_aa))
+    parallel = is_parallel(K_aa, K_ab, K_bb)
+    routes = []
+    if parallel.any():
+        sign = np.where(K_ab[parallel] < 0.0, -1.0, 1.0)
+        on_line = parallel_pair(activation, p, q, np.sqrt(K_aa[parallel]), sign * np.sqrt(K_bb[parallel]))
+        value[parallel], error[parallel] = on_line
+        routes.append("line quadrature")
+    rest = np.flatnonzero(~parallel)
+    if len(rest):
+        route = _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error)
+        routes.extend(route)
+    return Expectation(value, error, " and ".join(routes) or "nothing to do")
+
+
+def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -> list[str]:
+    a, b = K_aa[rest], K_bb[rest]
+    square = a * b
+    rho = np.divide(K_ab[rest], np.sqrt(square), out=np.zeros(len(rest)), where=square > 0.0)
+    for terms in (SHORT, LONG):
+        f, g = table(activation, p, a, terms), table(activation, q, b, terms)
+        left = truncation(f, g, rho)
+        value[rest] = np.asarray(series(f.coefficients.T, g.coefficients.T, rho))
+        scale = np.sqrt(f.norm * g.norm) if f.is_function and g.is_function else np.abs(value[rest])
+        hard = (left > TOLERANCE * scale) & (square > 0.0)
+        if not hard.any():
+            break
+    error[rest] = left + 1e-15 * scale
+    index = rest[hard]
+    pairs = Pairs.of(K_aa[index], K_ab[index], K_bb[index])
+    if len(index):
+        possible = affordable(activation, p, q, pairs)
+        index, pairs = index[possible], pairs[possible]
+    if len(index):
+        value[index], error[index] = plane_pair(activation, p, q, pairs)
+    return ["Hermite series"] * (len(index) < len(rest)) + ["plane quadrature"] * (len(index) > 0)
+
+
+def is_parallel(K_aa, K_ab, K_bb) -> np.ndarray:
+    """Inputs that coincide up to scale and rounding, including those of zero variance paired with themselves."""
+    square = K_aa * K_bb
+    return (square - K_ab * K_ab <= PARALLEL * square) & ((square > 0.0) | ((K_aa == K_bb) & (K_aa == K_ab)))
+
+
+def _orders(orders) -> tuple[int, int]:
+    try:
+        p, q = (int(o) for o in orders)
+        if p < 0 or q < 0 or (p, q) != tuple(orders):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            "orders", repr(orders), "two non-negative integers, the derivatives of σ at a and b"
+        ) from None
+    return p, q
+
+
+def _check_kernel(K_aa, K_ab, K_bb):
+    for name, K in (("K_aa", K_aa), ("K_ab", K_ab), ("K_bb", K_bb)):
+        if not np.all(np.isfinite(K)) or (name != "K_ab" and np.any(K < 0.0)):
+            bad = K[~np.isfinite(K) | ((K < 0.0) & (name != "K_ab"))][0]
+            raise InvalidInput(name, f"{bad:g}", "finite kernel entries, with non-negative variances")
+    excess = K_ab * K_ab > K_aa * K_bb * (1 + 1e-9)
+    if np.any(excess):
+        i = np.flatnonzero(excess)[0]
+        raise InvalidInput("K_ab", f"{K_ab[i]:g} with K_aa = {K_aa[i]:g}, K_bb = {K_bb[i]:g}",
+                           "|K_ab| ≤ √(K_aa K_bb)", "The kernel must be positive semidefinite.")  # fmt: skip
+
+
+def _check_existence(activation: Activation, p: int, q: int, K_aa, K_ab, K_bb):
+    if activation.exists_at_one_input(p, q):
+        return
+    if np.any(is_parallel(K_aa, K_ab, K_bb)):
+        raise NotDifferentiable(
+            "orders",
+            f"({p}, {q}) for {activation.name} at coincident or parallel inputs",
+            f"a product that exists there: σ^({int(activation.first_jump)}) jumps at z = {activation.kinks[0]:g}",
+            "Use distinct inputs, lower orders, or a smooth activation such as gelu, swish or softplus.",
+        )

@@ -1,0 +1,1 @@
+"""Bayesian inference, and training by the linear dynamics of infinite width."""

@@ -1,0 +1,215 @@
+"""`predict`, `posterior` and their companions, as labelled Datasets."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from widthwise.errors import InvalidInput
+from widthwise.flow import kernel_flow
+from widthwise.inference.gaussian_process import GaussianProcess, draw
+from widthwise.inference.linear_training import Kernels, trained
+from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
+from widthwise.network import MLP, GradientDescent, GradientFlow, check_inputs
+from widthwise.network.inputs import check_targets
+from widthwise.results.labels import label
+
+_PAIRS = ("output", "test", "output_", "test_")
+_TRAIN_PAIRS = ("output", "train", "output_", "train_")
+
+
+def predict(
+    net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithm: Algorithm | None = None, *, order: int = 0
+) -> xr.Dataset:
+    """Mean and covariance, over initialisations, of the trained network's outputs (theory §8).
+
+    Parameters
+    ----------
+    X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output; loss ½Σ(z−y)².
+    X_test : (tests, features).
+    algorithm : `GradientFlow()` (default) or `GradientDescent(learning_rate)`, to convergence or for a given time.
+    order : 0, infinite width.
+
+    Returns
+    -------
+    Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the same at the
+    training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_).
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+    >>> p = ww.predict(net, [[-1.0], [1.0]], [0.5, -0.5], [[-1.0], [0.0]])
+    >>> p["mean"].values.round(6).tolist()
+    [[0.5, 0.0]]
+    """
+    _check_order(order)
+    X, y, X_test = _check_data(net, X_train, y_train, X_test)
+    algorithm = GradientFlow() if algorithm is None else algorithm
+    if not isinstance(algorithm, GradientFlow | GradientDescent):
+        raise InvalidInput("algorithm", repr(algorithm), "GradientFlow() or GradientDescent(learning_rate)")
+    kernels = _kernels(net, X, X_test)
+    spectrum = Spectrum.of(kernels.Theta_AA)
+    spectrum.check(algorithm, kernels.Theta_AA, X)
+    at_test, at_train = trained(kernels, y, spectrum.response(algorithm))
+    variables = _moments(at_test.mean, at_test.covariance, y.shape[1]) | {
+        "train_mean0": (("output", "train"), at_train.mean.T),
+        "train_cov0": (_TRAIN_PAIRS, _per_output(at_train.covariance, y.shape[1])),
+    }
+    return label(variables, net, kind="predict", order=0, algorithm=repr(algorithm))
+
+
+def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int = 0, noise: float = 0.0) -> xr.Dataset:
+    """Bayesian posterior over the network's outputs, and the log evidence (theory §9).
+
+    At infinite width the prior is a Gaussian process with kernel K. `noise` is the variance of the observation
+    noise; with none, the posterior interpolates.
+
+    Returns
+    -------
+    Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the scalars
+    log_evidence0, log_evidence, summed over outputs.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "erf", C_b=0.1, C_W=1.5)
+    >>> b = ww.posterior(net, [[-1.0], [1.0]], [0.5, -0.5], [[0.0]], noise=0.01)
+    >>> float(b["mean"].values.round(6)[0, 0]), bool(b["cov"] > 0)
+    (0.0, True)
+    """
+    _check_order(order)
+    X, y, X_test = _check_data(net, X_train, y_train, X_test)
+    noise = _check_noise(noise)
+    K_AA, K_xA, K_xx = _prior(net, X, X_test)
+    process = _condition(K_AA, noise, X)
+    evidence = process.log_evidence(y)
+    variables = _moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
+    variables |= {"log_evidence0": ((), evidence), "log_evidence": ((), evidence)}
+    return label(variables, net, kind="posterior", order=0, noise=noise)
+
+
+def max_learning_rate(net: MLP, X_train: Any) -> float:
+    """2/λ_max of Θ on the training inputs: gradient descent with a smaller step converges (theory §8).
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "linear")
+    >>> round(ww.max_learning_rate(net, [[1.0]]), 6)
+    0.5
+    """
+    X = check_inputs(X_train, _check_net(net).widths[0], "X_train")
+    Theta = kernel_flow(net, X, last_only=True).Theta
+    assert Theta is not None
+    return Spectrum.of(Theta[0]).largest_stable_rate
+
+
+def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
+    """Functions drawn from the infinite-width prior N(0, K), on (sample, output, test).
+
+    >>> import widthwise as ww
+    >>> ww.sample_prior(ww.MLP([1, 8, 2], "relu", C_W=2.0), [[1.0], [2.0]], samples=3).shape
+    (3, 2, 2)
+    """
+    X = check_inputs(X, _check_net(net).widths[0])
+    K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
+    values = draw(np.zeros((len(X), net.widths[-1])), K, _count(samples), _seed(seed))
+    return xr.DataArray(values, dims=("sample", "output", "test"), name="prior", attrs={"network": net.to_json()})
+
+
+def sample_posterior(
+    net: MLP, X_train: Any, y_train: Any, X_test: Any, samples: int = 1, seed: int = 0, *, noise: float = 0.0
+) -> xr.DataArray:
+    """Functions drawn from the infinite-width posterior, on (sample, output, test).
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 8, 1], "relu", C_b=0.1, C_W=2.0)
+    >>> s = ww.sample_posterior(net, [[1.0]], [0.3], [[1.0], [2.0]], samples=4)
+    >>> bool(abs(s.isel(test=0) - 0.3).max() < 1e-6)
+    True
+    """
+    X, y, X_test = _check_data(net, X_train, y_train, X_test)
+    noise = _check_noise(noise)
+    K_AA, K_xA, K_xx = _prior(net, X, X_test)
+    process = _condition(K_AA, noise, X)
+    values = draw(process.mean(K_xA, y), process.covariance(K_xx, K_xA), _count(samples), _seed(seed))
+    return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
+
+
+def _prior(net: MLP, X: np.ndarray, X_test: np.ndarray) -> list[np.ndarray]:
+    blocks = ((X, None), (X_test, X), (X_test, None))
+    return [kernel_flow(net, a, b, with_theta=False, last_only=True).K[0] for a, b in blocks]
+
+
+def _kernels(net: MLP, X: np.ndarray, X_test: np.ndarray) -> Kernels:
+    AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
+    xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
+    assert AA.Theta is not None
+    assert xA.Theta is not None
+    return Kernels(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
+
+
+def _condition(K_AA: np.ndarray, noise: float, X: np.ndarray) -> GaussianProcess:
+    if noise == 0.0 and coinciding_rows(X):
+        raise refuse_singular(K_AA, X, "K", "set noise > 0")
+    return GaussianProcess.condition(K_AA, noise, X)
+
+
+def _moments(mean: np.ndarray, covariance: np.ndarray, outputs: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    full = _per_output(covariance, outputs)
+    return {
+        "mean0": (("output", "test"), mean.T),
+        "mean": (("output", "test"), mean.T.copy()),
+        "cov0": (_PAIRS, full),
+        "cov": (_PAIRS, full.copy()),
+    }
+
+
+def _per_output(covariance: np.ndarray, outputs: int) -> np.ndarray:
+    """δ_ij times the covariance, on (output, input, output', input')."""
+    return np.einsum("ij,xy->ixjy", np.eye(outputs), covariance)
+
+
+def _check_net(net: Any) -> MLP:
+    if not isinstance(net, MLP):
+        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    return net
+
+
+def _check_data(net: MLP, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    features, outputs = _check_net(net).widths[0], net.widths[-1]
+    X = check_inputs(X_train, features, "X_train")
+    return X, check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
+
+
+def _check_order(order: int) -> None:
+    if order != 0:
+        raise InvalidInput("order", repr(order), "0: corrections in 1/n are not part of this version")
+
+
+def _check_noise(noise: float) -> float:
+    try:
+        value = float(noise)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
+    return value
+
+
+def _count(samples: Any) -> int:
+    try:
+        count = operator.index(samples)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise InvalidInput("samples", repr(samples), "a positive integer")
+    return count
+
+
+def _seed(seed: Any) -> int:
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        value = -1
+    if value < 0:
+        raise InvalidInput("seed", repr(seed), "a non-negative integer")
+    return value

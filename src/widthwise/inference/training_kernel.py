@@ -1,0 +1,95 @@
+"""Training kernels: their spectrum, the largest stable step, and a clear word when they are singular."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from widthwise.errors import SingularKernel, UnstableLearningRate
+from widthwise.network import GradientDescent, GradientFlow
+
+Algorithm = GradientFlow | GradientDescent
+
+
+def refuse_singular(kernel: np.ndarray, X: np.ndarray, symbol: str, remedy: str) -> SingularKernel:
+    """An error that names coinciding training inputs, or else the two most alike in the kernel."""
+    rows = coinciding_rows(X)
+    if rows:
+        named = "; ".join(" and ".join(map(str, group)) for group in rows[:5])
+        got = f"rows {named} that coincide, so that {symbol} on the training inputs is singular"
+        return SingularKernel("X_train", got, "distinct training inputs", f"Remove the repetitions, or {remedy}.")
+    scale = np.sqrt(np.diag(kernel))
+    correlation = np.abs(kernel) / np.maximum(np.outer(scale, scale), 1e-300)
+    np.fill_diagonal(correlation, 0.0)
+    a, b = np.unravel_index(np.argmax(correlation), correlation.shape)
+    least = float(linalg.eigvalsh(kernel).min())
+    got = (
+        f"inputs on which {symbol} is singular to rounding: least eigenvalue {least:.1e} against trace "
+        f"{np.trace(kernel):.1e}; rows {min(a, b)} and {max(a, b)} are most alike, correlation {correlation[a, b]:.12g}"
+    )
+    return SingularKernel("X_train", got, "inputs that the kernel tells apart", f"Drop some inputs, or {remedy}.")
+
+
+def coinciding_rows(X: np.ndarray) -> list[list[int]]:
+    """Groups of rows of X that are the same input.
+
+    >>> coinciding_rows(np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]]))
+    [[0, 2]]
+    """
+    _, first = np.unique(X, axis=0, return_inverse=True)
+    order = np.argsort(first.ravel(), kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(first.ravel()[order])) + 1)
+    return sorted(sorted(map(int, group)) for group in groups if len(group) > 1)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues and eigenvectors of Θ on the training inputs."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, Theta: np.ndarray) -> Spectrum:
+        return cls(*linalg.eigh(Theta))
+
+    @property
+    def largest_stable_rate(self) -> float:
+        """2/λ_max: steps below it converge, steps above it diverge."""
+        return 2.0 / float(self.values[-1]) if self.values[-1] > 0 else float("inf")
+
+    def check(self, algorithm: Algorithm, Theta: np.ndarray, X: np.ndarray) -> None:
+        """Refuse steps past the bound, and training to convergence with a singular kernel."""
+        if isinstance(algorithm, GradientDescent) and algorithm.learning_rate >= self.largest_stable_rate:
+            raise UnstableLearningRate(
+                "learning_rate",
+                f"{algorithm.learning_rate:g}",
+                f"less than 2/λ_max = {self.largest_stable_rate:.6g}, the stable bound on these training inputs",
+            )
+        endless = algorithm.time is None if isinstance(algorithm, GradientFlow) else algorithm.steps is None
+        if endless and self.values[0] <= len(self.values) * np.finfo(float).eps * self.values[-1]:
+            limited = "GradientFlow(time=…)" if isinstance(algorithm, GradientFlow) else "a number of steps"
+            raise refuse_singular(Theta, X, "Theta", f"train for a finite time with {limited}")
+
+    def decay(self, algorithm: Algorithm) -> np.ndarray:
+        """What is left of each eigenmode of the error z − y: e^{−λt}, or (1 − ηλ)^steps."""
+        if isinstance(algorithm, GradientFlow):
+            return np.zeros(len(self.values)) if algorithm.time is None else np.exp(-self.values * algorithm.time)
+        if algorithm.steps is None:
+            return np.zeros(len(self.values))
+        return (1.0 - algorithm.learning_rate * self.values) ** algorithm.steps
+
+    def response(self, algorithm: Algorithm) -> np.ndarray:
+        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, so that z_x → z_x − Θ_xA G (z_A − y) (theory §8, free part)."""
+        small = self.values <= 1e-14 * self.values[-1]
+        if isinstance(algorithm, GradientFlow):
+            exponent = -self.values * algorithm.time if algorithm.time is not None else None
+            reached = -np.expm1(exponent) if exponent is not None else np.ones(len(self.values))
+            limit = algorithm.time
+        else:
+            reached = 1.0 - self.decay(algorithm)
+            limit = None if algorithm.steps is None else algorithm.learning_rate * algorithm.steps
+        weights = np.where(small, 0.0 if limit is None else limit, reached / np.where(small, 1.0, self.values))
+        return (self.vectors * weights) @ self.vectors.T

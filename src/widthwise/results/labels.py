@@ -1,0 +1,64 @@
+"""Names and units of what the library returns, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from widthwise.errors import InvalidInput
+from widthwise.network import MLP
+from widthwise.version import __version__
+
+MEANING = {
+    "K": "kernel of the preactivations at infinite width (theory §2)",
+    "Theta": "neural tangent kernel at infinite width (theory §2)",
+    "mean0": "mean over initialisations at infinite width",
+    "mean": "mean over initialisations",
+    "cov0": "covariance over initialisations at infinite width",
+    "cov": "covariance over initialisations",
+    "train_mean0": "mean at the training inputs at infinite width",
+    "train_cov0": "covariance at the training inputs at infinite width",
+    "log_evidence0": "log probability of the training targets at infinite width",
+    "log_evidence": "log probability of the training targets",
+}
+
+
+def label(
+    variables: Mapping[str, tuple[tuple[str, ...], Any]],
+    net: MLP,
+    coords: Mapping[str, Any] | None = None,
+    **attrs: Any,
+) -> xr.Dataset:
+    """A Dataset from {name: (dimensions, values)} that carries the network, the version and how it was made."""
+    data = {
+        name: xr.DataArray(
+            values, dims=dims, attrs={"long_name": MEANING[_stem(name)]} if _stem(name) in MEANING else {}
+        )
+        for name, (dims, values) in variables.items()
+    }
+    common = {"widthwise_version": __version__, "network": net.to_json(), "n": net.n}
+    return xr.Dataset(data, coords=dict(coords or {}), attrs=common | attrs)
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("_se")
+
+
+def layer_coordinate(layers: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {"layer": np.asarray(layers)}
+
+
+def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None) -> MLP:
+    """The network a Dataset was computed for; `activations` maps the names of your own activations to functions.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([2, 8, 1], "gelu", C_W=1.9)
+    >>> ww.network_of(ww.theory(net, [[0.5, 1.0]], order=0)) == net
+    True
+    """
+    if "network" not in dataset.attrs:
+        raise InvalidInput("dataset", "a Dataset without the attribute 'network'", "one made by widthwise")
+    return MLP.from_json(dataset.attrs["network"], activations)

@@ -1,0 +1,50 @@
+"""NetCDF files that any xarray reopens, with the network and the version inside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import xarray as xr
+
+from widthwise.errors import InvalidInput
+
+
+def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
+    """Write a Dataset to NetCDF 4. The file appears whole or not at all: it is written beside and then renamed.
+
+    >>> import tempfile, widthwise as ww
+    >>> ds = ww.theory(ww.MLP([2, 8, 1], "relu", C_W=2.0), [[0.5, 1.0]], order=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ww.load(ww.save(ds, folder + "/kernels.nc")).identical(ds)
+    True
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
+    partial = target.with_name(target.name + ".partial")
+    try:
+        dataset.to_netcdf(partial, engine="h5netcdf")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def load(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Read a Dataset written by `save`, into memory."""
+    source = Path(path)
+    if not source.is_file():
+        raise InvalidInput("path", f"'{source}'", "an existing NetCDF file")
+    try:
+        with xr.open_dataset(source, engine="h5netcdf") as dataset:
+            loaded = dataset.load()
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidInput("path", f"'{source}', which cannot be read ({error})", "a NetCDF 4 file") from error
+    loaded.attrs = {name: _plain(value) for name, value in loaded.attrs.items()}
+    return loaded
+
+
+def _plain(value):
+    """Numbers come back from HDF5 as numpy scalars; attributes were plain Python numbers."""
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value

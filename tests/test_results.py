@@ -1,0 +1,130 @@
+"""Datasets: labels, files, sizes, progress."""
+
+import io
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import widthwise as ww
+from widthwise import memory, progress
+from widthwise.results import labelled as theory_module
+
+NET = ww.MLP([2, 8, 1], "gelu", C_W=[1.0, 1.9])
+X = [[0.5, 1.0], [1.0, -1.0]]
+
+
+def test_the_dataset_is_labelled_as_documented():
+    ds = ww.theory(NET, X)
+    assert ds["K"].dims == ds["Theta"].dims == ("layer", "a", "b")
+    assert ds["layer"].values.tolist() == [1, 2]
+    assert ww.network_of(ds) == NET
+    assert ds.attrs["widthwise_version"] == ww.__version__
+    assert ds.attrs["n"] == 8
+    assert "kernel" in ds["K"].attrs["long_name"]
+    assert set(ww.theory(NET, X, tensors=["K"]).data_vars) == {"K"}
+    assert set(ww.theory(NET, X, tensors="Theta").data_vars) == {"Theta"}
+
+
+def test_a_saved_result_comes_back_identical_and_opens_with_plain_xarray(tmp_path):
+    for ds in (ww.theory(NET, X), ww.predict(NET, X, [1.0, 2.0], X), ww.posterior(NET, X, [1.0, 2.0], X, noise=0.1)):
+        path = ww.save(ds, tmp_path / "result.nc")
+        assert ww.load(path).identical(ds)
+        with xr.open_dataset(path) as plain:
+            assert ww.network_of(plain) == NET
+    assert [p.name for p in tmp_path.iterdir()] == ["result.nc"]
+
+
+def test_a_failed_save_leaves_the_old_file_alone(tmp_path):
+    path = ww.save(ww.theory(NET, X), tmp_path / "result.nc")
+    before = path.read_bytes()
+    bad = ww.theory(NET, X).assign(oops=("a", np.array([object(), object()])))
+    with pytest.raises(Exception):  # noqa: B017  (whatever the NetCDF library objects with)
+        ww.save(bad, path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_files_that_are_not_there_or_not_ours_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected an existing NetCDF file"):
+        ww.load(tmp_path / "nothing.nc")
+    with pytest.raises(ValueError, match="expected an existing folder"):
+        ww.save(ww.theory(NET, X), tmp_path / "no" / "folder.nc")
+    (tmp_path / "text.nc").write_text("not a NetCDF file")
+    with pytest.raises(ValueError, match="which cannot be read"):
+        ww.load(tmp_path / "text.nc")
+    with pytest.raises(ValueError, match="without the attribute 'network'"):
+        ww.network_of(xr.Dataset())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2**20)
+    big = np.ones((400, 2))
+    with pytest.raises(
+        ww.WidthwiseError, match=r"needs 4.9 MiB; expected at most 1.0 MiB.*layers='last'.*float32"
+    ) as info:
+        ww.theory(NET, big)
+    assert isinstance(info.value, MemoryError)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2**21)
+    ww.theory(NET, big, layers="last", tensors=["K"])  # what the message proposes fits
+
+
+def test_available_memory_is_known():
+    assert 2**20 < memory.available_bytes() < 2**50
+    assert [memory.readable(x) for x in (12, 2048, 5 * 2**40)] == ["12 bytes", "2.0 KiB", "5.0 TiB"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 2}, "order: got 2"),
+        ({"layers": "lst"}, "Did you mean 'last'?"),
+        ({"tensors": ["Tehta"]}, "expected one of K, Theta"),
+        ({"tensors": []}, "tensors: got an empty list"),
+        ({"dtype": "float16"}, "dtype: got 'float16'; expected 'float64' or 'float32'"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        ww.theory(NET, X, **options)
+    with pytest.raises(ValueError, match="net: got str"):
+        ww.theory("tanh", X)
+
+
+def test_progress_appears_only_past_its_delay_and_only_when_wanted(monkeypatch):
+    drawn = io.StringIO()
+    clock = iter([0.0, 1.0, 3.0, 4.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(
+        progress, "Console", lambda stderr: __import__("rich.console").console.Console(file=drawn, force_terminal=True)
+    )
+    with progress.DelayedProgress("kernels", show=True) as bar:
+        bar(1, 10)
+        assert bar.bar is None
+        bar(2, 10)
+        assert bar.bar is not None
+    assert "kernels" in drawn.getvalue()
+    monkeypatch.undo()
+    with progress.DelayedProgress("kernels", show=False, delay=0.0) as bar:
+        bar(1, 10)
+        assert bar.bar is None
+
+
+def test_theory_reports_every_tile(monkeypatch):
+    seen = []
+    monkeypatch.setattr(theory_module, "DelayedProgress", lambda *a: progress.DelayedProgress("x", False))
+    monkeypatch.setattr(progress.DelayedProgress, "__call__", lambda self, done, total: seen.append((done, total)))
+    ww.theory(NET, np.ones((300, 2)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_switch_to_64_bits_is_announced_once():
+    code = "import widthwise as ww; ww.theory(ww.MLP([1, 2, 1], 'tanh'), [[1.0]]); ww.theory(ww.MLP([1, 2, 1], 'relu'), [[1.0]])"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stderr.count("64-bit precision") == 1
+    quiet = f"import jax; jax.config.update('jax_enable_x64', True); {code}"
+    assert subprocess.run([sys.executable, "-c", quiet], check=True, capture_output=True, text=True).stderr == ""
+    assert logging.getLogger("widthwise").name == "widthwise"
