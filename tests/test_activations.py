@@ -103,7 +103,9 @@ def test_a_derivative_that_is_nan_is_named():
     def ramp_slope(primals, tangents):
         return ramp(*primals), jnp.where(primals[0] > 3.0, jnp.nan, 1.0) * tangents[0]
 
-    with pytest.raises(ValueError, match=r"ramp, for which its derivative of order 1 \(by jax\) is not finite at z = 3"):
+    with pytest.raises(
+        ValueError, match=r"ramp, for which its derivative of order 1 \(by jax\) is not finite at z = 3"
+    ):
         ww.theory(ww.MLP([1, 8, 1], ramp), [[1.0]])
 
 

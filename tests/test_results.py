@@ -117,7 +117,7 @@ def test_theory_reports_every_tile(monkeypatch):
     seen = []
     monkeypatch.setattr(theory_module, "DelayedProgress", lambda *a: progress.DelayedProgress("x", False))
     monkeypatch.setattr(progress.DelayedProgress, "__call__", lambda self, done, total: seen.append((done, total)))
-    ww.theory(NET, np.ones((300, 2)))
+    ww.theory(NET, np.ones((500, 2)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 

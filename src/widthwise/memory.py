@@ -7,6 +7,9 @@ from pathlib import Path
 
 from widthwise.errors import TooLarge
 
+#: Requests below this are not worth asking the system about.
+_NO_MATTER = 1 << 20
+
 
 def available_bytes() -> int:
     """Memory that can still be taken, the smaller of what the system and its control group leave."""
@@ -29,6 +32,8 @@ def available_bytes() -> int:
 
 def require_memory(needed: int, what: str, remedy: str) -> None:
     """Raise `TooLarge` if `needed` bytes are not there."""
+    if needed < _NO_MATTER:
+        return
     limit = available_bytes()
     if needed > limit:
         raise TooLarge(

@@ -10,9 +10,7 @@ and each entry of a symmetric kernel is computed once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ from widthwise.flow.tiles import ClosedTiles, SeriesTiles
 from widthwise.network import MLP
 
 #: Inputs along one side of a tile.
-TILE = 256
+TILE = 384
 
 Progress = Callable[[int, int], None]
 
@@ -75,15 +73,18 @@ def kernel_flow(
     make = ClosedTiles if net.activation.closed is not None else SeriesTiles
     tiles = make(net, rows, columns, with_theta, last_only, np.dtype(dtype))
 
-    def fill(tile: tuple[slice, slice]) -> None:
-        a, b = tile
+    def fill(a: slice, b: slice) -> None:
         gram = (X[a] @ (X if X2 is None else X2)[b].T) / net.widths[0]
         for target, block in zip(targets, tiles.flow(gram, a, b), strict=True):
             target[:, a, b] = block
             if X2 is None:
                 _mirror(target, a, b)
 
-    _run_all(list(_tiles(shape[1], shape[2], X2 is None)), fill, progress)
+    tasks = list(_tiles(shape[1], shape[2], X2 is None))
+    for done, (a, b) in enumerate(tasks, start=1):
+        fill(a, b)
+        if progress is not None:
+            progress(done, len(tasks))
     if X2 is None:
         index, kept = np.arange(len(X)), [layer - 1 for layer in layers]
         for target, diagonal in zip(targets, (rows.K, rows.Theta), strict=False):
@@ -94,28 +95,19 @@ def kernel_flow(
 
 def _mirror(kernel: np.ndarray, a: slice, b: slice) -> None:
     """The part below the diagonal is the part above it, to the last digit."""
-    if a != b:
-        kernel[:, b, a] = np.swapaxes(kernel[:, a, b], 1, 2)
-        return
-    low, high = (index + a.start for index in np.tril_indices(a.stop - a.start, -1))
-    kernel[:, low, high] = kernel[:, high, low]
+    transposed = np.swapaxes(kernel[:, a, b], 1, 2)
+    kernel[:, b, a] = transposed if a != b else 0.5 * (kernel[:, a, b] + transposed)
 
 
 def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    for i in range(0, rows, TILE):
-        for j in range(i if symmetric else 0, columns, TILE):
-            yield slice(i, min(i + TILE, rows)), slice(j, min(j + TILE, columns))
+    across = _blocks(columns)
+    for i, a in enumerate(_blocks(rows)):
+        for b in across[i if symmetric else 0 :]:
+            yield a, b
 
 
-def _run_all(tasks: list, run: Callable, progress: Progress | None) -> None:
-    workers = min(os.cpu_count() or 1, len(tasks))
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(run, task) for task in tasks]
-        try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                if progress is not None:
-                    progress(done, len(tasks))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def _blocks(count: int) -> list[slice]:
+    """Blocks of one size, so that one compiled program serves all; the last may repeat a little of the one before."""
+    size = -(-count // -(-count // TILE))
+    starts = [min(start, count - size) for start in range(0, count, size)]
+    return [slice(start, start + size) for start in starts]

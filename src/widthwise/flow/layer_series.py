@@ -39,14 +39,15 @@ class LayerSeries:
     error: float = 0.0
     routes: set[str] = field(default_factory=set)
 
-    def expectations(self, orders: tuple[int, ...], K_ab: np.ndarray, a: slice, b: slice, with_diagonal: bool):
+    def expectations(self, orders: tuple[int, ...], K_ab: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
         """⟨σ^(p)_a σ^(p)_b⟩ for the tile of inputs a × b, one array for each order p.
 
-        In a tile `with_diagonal`, entries of an input with itself are known already and left to the caller.
+        When rows and columns are the same inputs, entries of an input with itself are left to the caller.
         """
         rho = np.array(_correlation(K_ab, self.rows.K[a], self.columns.K[b]))
-        if with_diagonal:
-            np.fill_diagonal(rho, 0.0)
+        if self.rows is self.columns:
+            same = np.arange(max(a.start, b.start), min(a.stop, b.stop))
+            rho[same - a.start, same - b.start] = 0.0
         largest = float(np.abs(rho).max(initial=0.0))
         return [self._one_order(order, K_ab, rho, largest, a, b) for order in orders]
 

@@ -42,9 +42,8 @@ def _closed_tile(closed, hyper: Hyper, gram, K_aa, K_bb, with_theta: bool, last_
         K, Theta = next_layer(hyper, values, slopes, Theta)
         return (K, Theta), () if last_only else (K, Theta)
 
-    kernels = first_layer(jax.tree.map(lambda value: value[0], hyper), gram)
-    above = jax.tree.map(lambda value: value[1:], hyper)
-    last, passed = jax.lax.scan(step, kernels, (above, K_aa[:-1], K_bb[:-1]))
+    kernels = first_layer(hyper[0], gram)
+    last, passed = jax.lax.scan(step, kernels, (hyper[1:], K_aa[:-1], K_bb[:-1]))
     if last_only:
         return [kernel[None] for kernel in last][: 1 + with_theta]
     return [jnp.concatenate([k[None], p]) for k, p in zip(kernels, passed, strict=True)][: 1 + with_theta]
@@ -56,7 +55,6 @@ class SeriesTiles:
     def __init__(self, net: MLP, rows: Diagonal, columns: Diagonal, with_theta: bool, last_only: bool, dtype):
         self.hyper, self.dtype = Hyper.of(net), dtype
         self.orders, self.last_only = (0, 1) if with_theta else (0,), last_only
-        self.symmetric = rows is columns
         self.steps = [LayerSeries(a, b) for a, b in zip(rows.tables, columns.tables, strict=True)]
 
     @property
@@ -72,7 +70,7 @@ class SeriesTiles:
         K, Theta = first_layer(self.hyper[0], gram)
         kept = [(K, Theta)]
         for layer, step in enumerate(self.steps, start=1):
-            values, *slopes = step.expectations(self.orders, K, a, b, self.symmetric and a == b)
+            values, *slopes = step.expectations(self.orders, K, a, b)
             K, Theta = next_layer(self.hyper[layer], values, slopes[0] if slopes else 0.0, Theta)
             kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
         return [np.stack(column).astype(self.dtype, copy=False) for column in zip(*kept, strict=True)][

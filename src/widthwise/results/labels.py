@@ -33,18 +33,16 @@ def label(
     **attrs: Any,
 ) -> xr.Dataset:
     """A Dataset from {name: (dimensions, values)} that carries the network, the version and how it was made."""
-    data = {
-        name: xr.DataArray(
-            values, dims=dims, attrs={"long_name": MEANING[_stem(name)]} if _stem(name) in MEANING else {}
-        )
-        for name, (dims, values) in variables.items()
-    }
+    data = {name: (dims, values, _meaning(name)) for name, (dims, values) in variables.items()}
     common = {"widthwise_version": __version__, "network": net.to_json(), "n": net.n}
     return xr.Dataset(data, coords=dict(coords or {}), attrs=common | attrs)
 
 
-def _stem(name: str) -> str:
-    return name.removesuffix("_se")
+def _meaning(name: str) -> dict[str, str]:
+    stem = name.removesuffix("_se")
+    if stem not in MEANING:
+        return {}
+    return {"long_name": MEANING[stem] if stem == name else "standard error of " + stem}
 
 
 def layer_coordinate(layers: tuple[int, ...]) -> dict[str, np.ndarray]:
