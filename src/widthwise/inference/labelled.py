@@ -41,8 +41,8 @@ def predict(
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
     >>> p = ww.predict(net, [[-1.0], [1.0]], [0.5, -0.5], [[-1.0], [0.0]])
-    >>> p["mean"].values.round(6).tolist()
-    [[0.5, 0.0]]
+    >>> bool(abs(p["mean"] - [[0.5, 0.0]]).max() < 1e-9)
+    True
     """
     _check_order(order)
     X, y, X_test = _check_data(net, X_train, y_train, X_test)
@@ -74,8 +74,8 @@ def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int =
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "erf", C_b=0.1, C_W=1.5)
     >>> b = ww.posterior(net, [[-1.0], [1.0]], [0.5, -0.5], [[0.0]], noise=0.01)
-    >>> float(b["mean"].values.round(6)[0, 0]), bool(b["cov"] > 0)
-    (0.0, True)
+    >>> bool(abs(b["mean"][0, 0]) < 1e-9), bool(b["cov"] > 0)
+    (True, True)
     """
     _check_order(order)
     X, y, X_test = _check_data(net, X_train, y_train, X_test)
