@@ -1,0 +1,164 @@
+"""Finite width: every tensor of order 1/n from layer to layer, for all inputs (theory §3 to §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from widthwise.activations import Activation, require_derivatives
+from widthwise.errors import NotDifferentiable
+from widthwise.flow.finite_rules import NEEDS, READS, RULES, Layer
+from widthwise.flow.infinite import kernel_flow
+from widthwise.flow.legs import Legs, legs
+from widthwise.flow.mean_rules import rule_G1, rule_H1
+from widthwise.gaussian.four_point import Orders, four_point
+from widthwise.network import MLP
+
+#: Below this many inputs numpy is quicker than compiling.
+COMPILE_FROM = 14
+MEANS = ("G1", "H1")
+
+jax.tree_util.register_dataclass(Layer, [field.name for field in fields(Layer)], [])
+
+
+@dataclass(frozen=True)
+class FiniteFlow:
+    """Tensors by name, each (layers kept, …), with the kernels; how they were computed and how well."""
+
+    layers: tuple[int, ...]
+    K: np.ndarray
+    Theta: np.ndarray
+    tensors: dict[str, np.ndarray]
+    route: str
+    error: float
+
+
+def required(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The tensors that must be carried along to get the wanted ones, in the order in which they are computed."""
+    needed = {other for name in wanted for other in NEEDS[name]}
+    return tuple(name for name in (*RULES, *MEANS) if name in needed)
+
+
+def check_existence(activation: Activation, wanted: tuple[str, ...]) -> None:
+    """Refuse tensors that need a derivative which is a δ-function at a coinciding input (theory §1, Kinks)."""
+    for name in required(wanted):
+        # the step of H1 reads Θ, which needs ⟨σ'σ'⟩
+        orders = [max(read) for read in READS.get(name, ())] or [1 if name == "H1" else 0]
+        require_derivatives(activation, max(orders), name)
+        if max(orders) > activation.first_jump:
+            lowest = int(activation.first_jump)
+            asked = name if name in wanted else f"{wanted[0]} (through {name})"
+            raise NotDifferentiable(
+                "tensors",
+                f"{asked} for {activation.name}, whose derivative of order {lowest} jumps at "
+                f"z = {activation.kinks[0]:g}, so that the one of order {lowest + 1} is a δ-function there",
+                f"derivatives up to order {max(orders)} that are functions",
+                "Ask for tensors that exist, or use a smooth neighbour: gelu or swish for relu, erf for a step.",
+            )
+
+
+def finite_flow(
+    net: MLP,
+    X: np.ndarray,
+    wanted: tuple[str, ...] = (*RULES, *MEANS),
+    *,
+    last_only: bool = False,
+    tolerance: float = 1e-9,
+    progress: Callable[[int, int], None] | None = None,
+    omit: frozenset[tuple[str, str]] = frozenset(),
+) -> FiniteFlow:
+    """Tensors of order 1/n at every layer. `omit` leaves out named terms (tensor, term): for tests that must fail."""
+    check_existence(net.activation, wanted)
+    kernels = kernel_flow(net, X, with_theta=any(name not in ("V", "G1") for name in wanted))
+    Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
+    carried = required(wanted)
+    inputs = len(X)
+    now = {name: np.zeros((inputs,) * (2 if name in MEANS else 4)) for name in carried}
+    kept = {name: [now[name]] for name in wanted}
+    routes, error = set(), 0.0
+    for layer in range(1, net.depth):
+        step = _Step.of(net, layer, kernels.K[layer - 1], Theta[layer - 1], carried, tolerance)
+        routes.add(step.route)
+        error = max(error, step.error)
+        now = step.apply(now, carried, omit)
+        for name in wanted:
+            kept[name] = [now[name]] if last_only else [*kept[name], now[name]]
+        if progress is not None:
+            progress(layer, net.depth - 1)
+    layers = (net.depth,) if last_only else kernels.layers
+    index = [layer - 1 for layer in layers]
+    return FiniteFlow(
+        layers,
+        kernels.K[index],
+        Theta[index],
+        {name: np.stack(column) for name, column in kept.items()},
+        " and ".join(sorted(routes)) or "input layer only",
+        max(error, kernels.error),
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One layer: expectations computed, ready to carry the tensors through."""
+
+    layer: Layer
+    sigma: Legs
+    slope: Legs
+    route: str
+    error: float
+
+    @classmethod
+    def of(cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance: float) -> _Step:
+        activation = net.activation
+        reads = {orders for name in carried for orders in READS.get(name, ())}
+        families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
+        four = four_point(activation, K, families, tolerance)
+        fourth = any(name in MEANS for name in carried)
+        sigma = legs(activation, 0, K, fourth)
+        with_slopes = any(name not in ("V", "G1") for name in carried)
+        slope = legs(activation, 1, K, fourth) if with_slopes else sigma
+        ratio = net.widths[layer] / net.widths[layer - 1]
+        fours: dict[Orders, Any] = {orders: four.full(*orders) for orders in sorted(reads)}
+        made = Layer(
+            net.C_W[layer], net.lambda_W[layer], ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,
+            slope.aa, slope.ab, fours,
+        )  # fmt: skip
+        return cls(made, sigma, slope, four.route, max(four.error, sigma.error, slope.error))
+
+    def apply(self, now: dict[str, np.ndarray], carried: tuple[str, ...], omit) -> dict[str, np.ndarray]:
+        result = {}
+        for name in carried:
+            left_out = frozenset(term for tensor, term in omit if tensor == name)
+            if name == "G1":
+                terms = rule_G1(self.layer, self.sigma, now)
+            elif name == "H1":
+                terms = rule_H1(self.layer, self.sigma, self.slope, now)
+            elif len(next(iter(now.values()))) < COMPILE_FROM:
+                terms = RULES[name](self.layer, now)
+            else:
+                tensors = {other: now[other] for other in NEEDS[name]}
+                result[name] = np.asarray(_compiled(name, left_out, self._only(name), tensors))
+                continue
+            result[name] = _total(name, terms, left_out)
+        return result
+
+    def _only(self, name: str) -> Layer:
+        """The layer with just the four-point arrays that a rule reads."""
+        return replace(self.layer, fours={orders: self.layer.fours[orders] for orders in READS[name]})
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled(name: str, left_out: frozenset[str], layer: Layer, tensors: dict):
+    return _total(name, RULES[name](layer, tensors), left_out)
+
+
+def _total(name: str, terms: dict, left_out: frozenset[str]):
+    unknown = left_out - set(terms)
+    if unknown:
+        raise KeyError(f"{name} has no term {sorted(unknown)[0]!r}: {sorted(terms)}")
+    return sum(term for key, term in terms.items() if key not in left_out)

@@ -1,0 +1,274 @@
+"""The recursions of all tensors at order 1/n, one function a tensor, each a sum of named terms (theory §4, §5).
+
+Rules are written in indices: `on(M, "ac")` lays a matrix M_ac out over (a, b, c, d), and a tensor is read in another
+order with `read`. They use arithmetic and indexing only, so numpy and jax arrays both go through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from widthwise.gaussian.four_point import Orders
+
+Terms = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All that the step from layer l to l+1 uses, besides the tensors of layer l.
+
+    C = C_W and lam = λ_W of layer l+1, r = n_l / n_{l−1}, H = Θ of layer l. `values`, `slopes` are ⟨σσ⟩, ⟨σ'σ'⟩;
+    (s_aa, s_ab) the legs of σσ and (w_aa, w_ab) those of σ'σ' (see `legs`); `fours` the four-point
+    expectations that the rules read.
+    """
+
+    C: float
+    lam: float
+    r: float
+    H: Any
+    values: Any
+    slopes: Any
+    s_aa: Any
+    s_ab: Any
+    w_aa: Any
+    w_ab: Any
+    fours: Mapping[Orders, Any]
+
+    def four(self, *orders: int):
+        """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ over (a, b, c, d)."""
+        return self.fours[orders]
+
+    @property
+    def alpha_first(self):
+        """α_ab,e for e = a: C_W H_ab ⟨σ'''_aσ'_b⟩ + λ_W ⟨σ''_aσ_b⟩; also the leg aa of Ω."""
+        return self.C * self.H * self.w_aa + self.lam * self.s_aa
+
+    @property
+    def alpha_second(self):
+        """α_ab,e for e = b: C_W H_ab ⟨σ''_aσ''_b⟩ + λ_W ⟨σ'_aσ'_b⟩; also the leg ab of Ω."""
+        return self.C * self.H * self.w_ab + self.lam * self.s_ab
+
+
+def on(matrix, pair: str):
+    """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]."""
+    first, second = ("abcd".index(letter) for letter in pair)
+    if first > second:
+        matrix, first, second = matrix.T, second, first
+    return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
+
+
+def read(tensor, indices: str):
+    """A tensor at other or repeated indices: read(F, "aafc"… ) with letters from abcd, over (a, b, c, d).
+
+    read(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
+    """
+    letters, source = [], tensor
+    for letter in indices:
+        if letter in letters:
+            continue
+        letters.append(letter)
+    if len(letters) < 4:
+        source = _diagonal(tensor, indices, letters)
+    order = np.argsort(["abcd".index(letter) for letter in letters])
+    source = source.transpose(tuple(int(k) for k in order))
+    present = sorted(letters)
+    return source[tuple(slice(None) if letter in present else None for letter in "abcd")]
+
+
+def _diagonal(tensor, indices: str, letters: list[str]):
+    """tensor[i, i, j, k]-like reads: result axes follow `letters`."""
+    size, count = tensor.shape[0], len(letters)
+    position = {letter: k for k, letter in enumerate(letters)}
+    grids = [np.arange(size).reshape([-1 if axis == k else 1 for axis in range(count)]) for k in range(count)]
+    return tensor[tuple(grids[position[letter]] for letter in indices)]
+
+
+def second_legs(tensor, aa, ab, pair: str):
+    """Σ_ef ⟨∂_e∂_f F_pair⟩ X over a pair of slots of X that stand in (a, b) or (c, d)."""
+    x, y = pair
+    twice_first, twice_second = ("aacd", "bbcd") if pair == "ab" else ("abcc", "abdd")
+    result = on(aa, x + y) * read(tensor, twice_first) + 2.0 * on(ab, x + y) * tensor
+    return result + on(aa, y + x) * read(tensor, twice_second)
+
+
+def rule_V(x: Layer, t: Mapping[str, Any]) -> Terms:
+    inner = second_legs(second_legs(t["V"], x.s_aa, x.s_ab, "cd"), x.s_aa, x.s_ab, "ab")
+    return {"four": x.C**2 * _cov_ss_ss(x), "V": 0.25 * x.r * x.C**2 * inner}
+
+
+def _cov_ss_ss(x: Layer):
+    """cov(σ_aσ_b, σ_cσ_d)."""
+    return x.four(0, 0, 0, 0) - on(x.values, "ab") * on(x.values, "cd")
+
+
+def _cov_ss_ww(x: Layer):
+    """cov(σ_aσ_b, σ'_cσ'_d)."""
+    return x.four(0, 0, 1, 1) - on(x.values, "ab") * on(x.slopes, "cd")
+
+
+def rule_D(x: Layer, t: Mapping[str, Any]) -> Terms:
+    cov = x.lam * _cov_ss_ss(x) + x.C * on(x.H, "cd") * _cov_ss_ww(x)
+    through_V = second_legs(t["V"], x.alpha_first, x.alpha_second, "cd")
+    return {
+        "four": x.C * cov,
+        "V": 0.25 * x.r * x.C * second_legs(through_V, x.s_aa, x.s_ab, "ab"),
+        "D": 0.5 * x.r * x.C**2 * on(x.slopes, "cd") * second_legs(t["D"], x.s_aa, x.s_ab, "ab"),
+    }
+
+
+def rule_A(x: Layer, t: Mapping[str, Any]) -> Terms:
+    mixed = x.lam * x.C * on(x.H, "cd") * _cov_ss_ww(x)
+    cov = x.lam**2 * _cov_ss_ss(x) + mixed + mixed.transpose(2, 3, 0, 1)
+    four_slopes = x.four(1, 1, 1, 1) - on(x.slopes, "ab") * on(x.slopes, "cd")
+    cov = cov + x.C**2 * on(x.H, "ab") * on(x.H, "cd") * four_slopes
+    through_V = second_legs(t["V"], x.alpha_first, x.alpha_second, "cd")
+    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(t["D"], x.alpha_first, x.alpha_second, "ab")
+    return {
+        "four": cov,
+        "V": 0.25 * x.r * second_legs(through_V, x.alpha_first, x.alpha_second, "ab"),
+        "D": through_D,
+        "D transposed": through_D.transpose(2, 3, 0, 1),
+        "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["A"],
+    }
+
+
+def rule_B(x: Layer, t: Mapping[str, Any]) -> Terms:
+    # slots (a, b, c, d) here are B's own; the theory page writes them a, c, b, d
+    return {
+        "four": x.C**2 * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
+        "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["B"],
+    }
+
+
+def rule_F(x: Layer, t: Mapping[str, Any]) -> Terms:
+    # slots (a, b, c, d) are F's own: σ_a σ'_b σ_c σ'_d; ∂_e(σ_aσ'_b) is ⟨σ'_aσ'_b⟩ at e = a, ⟨σ_aσ''_b⟩ at e = b
+    inner = on(x.slopes, "cd") * t["F"] + on(x.s_aa, "dc") * read(t["F"], "abdd")
+    return {
+        "four": x.C**2 * x.four(0, 1, 0, 1) * on(x.H, "bd"),
+        "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner + on(x.s_aa, "ba") * read(inner, "bbcd")),
+    }
+
+
+def rule_P(x: Layer, t: Mapping[str, Any]) -> Terms:
+    outer = x.r * x.C**2 * on(x.slopes, "bc")
+    moved = on(x.s_aa, "ad") * read(t["P"], "abca") + on(x.slopes, "ad") * t["P"]
+    return {
+        "four": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
+        "B": outer * on(x.s_aa, "ad") * read(t["B"], "aabc"),
+        "P": outer * moved,
+    }
+
+
+def rule_Q(x: Layer, t: Mapping[str, Any]) -> Terms:
+    # Σ_e α_abe F_eafc, with f still open in the third slot and c in the fourth
+    F = t["F"]
+    with_F = on(x.alpha_first, "ab") * read(F, "aacd") + on(x.alpha_second, "ab") * read(F, "bacd")
+    # Σ_f ⟨∂_f(σ'_cσ_d)⟩ X_f…c : f = c reads X[…, c, c], f = d reads X[…, d, c]
+    over_f = on(x.s_aa, "cd") * read(with_F, "abcc") + on(x.slopes, "cd") * read(with_F, "abdc")
+    own = on(x.s_aa, "cd") * read(t["Q"], "abcc") + on(x.slopes, "cd") * t["Q"]
+    return {
+        "four curved": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
+        "four": x.lam * x.C * x.four(1, 0, 1, 0) * on(x.H, "ac"),
+        "F": x.r * x.C * over_f,
+        "Q": x.r * x.C**2 * on(x.slopes, "ab") * own,
+    }
+
+
+def rule_R(x: Layer, t: Mapping[str, Any]) -> Terms:
+    outer = x.r * on(x.slopes, "cd")
+    with_P = on(x.alpha_first, "ab") * read(t["P"], "acda") + on(x.alpha_second, "ab") * read(t["P"], "acdb")
+    return {
+        "four curved": x.C**2 * x.four(3, 1, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "ad"),
+        "four": x.lam * x.C * x.four(2, 0, 1, 1) * on(x.H, "ac") * on(x.H, "ad"),
+        "B": outer * x.C * on(x.alpha_first, "ab") * read(t["B"], "aacd"),
+        "P": outer * x.C * with_P,
+        "R": outer * x.C**2 * on(x.slopes, "ab") * t["R"],
+    }
+
+
+def rule_S(x: Layer, t: Mapping[str, Any]) -> Terms:
+    outer = x.r * on(x.slopes, "cd")
+    return {
+        "four curved": x.C**2 * x.four(2, 2, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "bd"),
+        "four": x.lam * x.C * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
+        "B": outer * x.C * on(x.alpha_second, "ab") * t["B"],
+        "S": outer * x.C**2 * on(x.slopes, "ab") * t["S"],
+    }
+
+
+def rule_T(x: Layer, t: Mapping[str, Any]) -> Terms:
+    # slots (a, b, c, d) are T's own; the theory page writes them a, c, d, b: pairs (a, b) and (d, c), H between a and d
+    F, Q = t["F"], t["Q"]
+    with_F = on(x.alpha_first, "ab") * read(F, "aacd") + on(x.alpha_second, "ab") * read(F, "bacd")
+    over_f = on(x.alpha_first, "dc") * read(with_F, "abdd") + on(x.alpha_second, "dc") * with_F
+    # Q_{d c a e}: slots (b, d, a, e) of the page
+    with_Q = on(x.alpha_first, "ab") * read(Q, "dcaa") + on(x.alpha_second, "ab") * read(Q, "dcab")
+    with_Q_too = on(x.alpha_first, "dc") * read(Q, "abdd") + on(x.alpha_second, "dc") * read(Q, "abdc")
+    four = x.C**2 * on(x.H, "ab") * on(x.H, "dc") * x.four(2, 1, 1, 2)
+    four = four + x.lam * x.C * on(x.H, "ab") * x.four(2, 1, 0, 1) + x.lam * x.C * on(x.H, "dc") * x.four(1, 0, 1, 2)
+    return {
+        "four": (four + x.lam**2 * x.four(1, 0, 0, 1)) * on(x.H, "ad"),
+        "F": x.r * over_f,
+        "Q": x.r * x.C * on(x.slopes, "dc") * with_Q,
+        "Q mirrored": x.r * x.C * on(x.slopes, "ab") * with_Q_too,
+        "T": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "dc") * t["T"],
+    }
+
+
+def rule_U(x: Layer, t: Mapping[str, Any]) -> Terms:
+    # slots (a, b, c, d) are U's own; the theory page writes them a, d, b, c
+    return {
+        "four": x.C**2 * x.four(2, 1, 2, 1) * on(x.H, "ac") * on(x.H, "ad") * on(x.H, "cb"),
+        "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["U"],
+    }
+
+
+RULES: dict[str, Callable[[Layer, Mapping[str, Any]], Terms]] = {
+    "V": rule_V,
+    "D": rule_D,
+    "A": rule_A,
+    "B": rule_B,
+    "F": rule_F,
+    "P": rule_P,
+    "Q": rule_Q,
+    "R": rule_R,
+    "S": rule_S,
+    "T": rule_T,
+    "U": rule_U,
+}
+
+#: Tensors of layer l that each tensor of layer l+1 is made of.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "V": ("V",),
+    "D": ("V", "D"),
+    "A": ("V", "D", "A"),
+    "B": ("B",),
+    "F": ("F",),
+    "P": ("B", "P"),
+    "Q": ("F", "Q"),
+    "R": ("B", "P", "R"),
+    "S": ("B", "S"),
+    "T": ("F", "Q", "T"),
+    "U": ("U",),
+    "G1": ("V", "G1"),
+    "H1": ("V", "D", "F", "G1", "H1"),
+}
+
+#: Four-point expectations that each rule reads, in the index order in which it reads them.
+READS: dict[str, tuple[Orders, ...]] = {
+    "V": ((0, 0, 0, 0),),
+    "D": ((0, 0, 0, 0), (0, 0, 1, 1)),
+    "A": ((0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)),
+    "B": ((1, 1, 1, 1),),
+    "F": ((0, 1, 0, 1),),
+    "P": ((2, 1, 1, 0),),
+    "Q": ((2, 1, 1, 0), (1, 0, 1, 0)),
+    "R": ((3, 1, 1, 1), (2, 0, 1, 1)),
+    "S": ((2, 2, 1, 1), (1, 1, 1, 1)),
+    "T": ((2, 1, 1, 2), (2, 1, 0, 1), (1, 0, 1, 2), (1, 0, 0, 1)),
+    "U": ((2, 1, 2, 1),),
+}

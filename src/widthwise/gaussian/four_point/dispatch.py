@@ -1,0 +1,124 @@
+"""Which route computes which four-point expectations, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from widthwise.activations import Activation, require_derivatives
+from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full
+from widthwise.gaussian.four_point.orthants import orthant_route, slopes_of
+from widthwise.gaussian.four_point.planes import plane_route
+from widthwise.gaussian.four_point.product_grid import product_grid_route
+from widthwise.gaussian.four_point.sampling import sample_route
+
+#: Relative errors of the orthant route next to degenerate inputs.
+_ORTHANT_ERROR = 1e-9
+METHODS = ("auto", "planes", "orthants", "grid", "sample")
+
+
+@dataclass(frozen=True)
+class FourPoint:
+    """Values and error bounds on (sorted quadruples, assignments); full tensors on request.
+
+    `route` names what was used, `error` is the largest error bound of a family relative to its largest value.
+    """
+
+    inputs: int
+    placed: tuple[Orders, ...]
+    values: np.ndarray
+    errors: np.ndarray
+    route: str
+
+    def full(self, *orders: int) -> np.ndarray:
+        """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ on (a, b, c, d)."""
+        return full(self.values, orders, self.placed, self.inputs)
+
+    @property
+    def error(self) -> float:
+        families: dict[Orders, list[int]] = {}
+        for column, orders in enumerate(self.placed):
+            families.setdefault(tuple(sorted(orders)), []).append(column)
+        ratios = [
+            np.abs(self.errors[:, columns]).max() / max(np.abs(self.values[:, columns]).max(), 1e-300)
+            for columns in families.values()
+        ]
+        return float(max(ratios))
+
+
+def four_point(
+    activation: Activation,
+    K: np.ndarray,
+    families: tuple[Orders, ...] = FAMILIES,
+    tolerance: float = 1e-9,
+    method: str = "auto",
+) -> FourPoint:
+    """Expectations of four factors for all quadruples of the inputs of a kernel K (inputs, inputs) (theory §4).
+
+    "planes" expands pairs in Hermite polynomials of their plane, "sample" uses a shared low-discrepancy sample,
+    "orthants" is exact for the relu family, "grid" a tensor grid for few inputs; "auto" picks by smoothness, the number
+    of inputs and the tolerance.
+
+    >>> from widthwise.activations import resolve
+    >>> result = four_point(resolve("linear"), np.array([[1.0, 0.5], [0.5, 2.0]]), ((0, 0, 0, 0),))
+    >>> result.full(0, 0, 0, 0)[0, 0, 1, 1].round(9)          # K_aa K_bb + 2 K_ab² by Wick's theorem
+    np.float64(2.5)
+    """
+    if method not in METHODS:
+        raise UnknownName.of("method", method, METHODS)
+    highest = max(order for orders in families for order in orders)
+    require_derivatives(activation, highest, "four-point expectations")
+    _check_orders(activation, families)
+    placed = assignments(families)
+    linear = slopes_of(activation.closed)
+    if method == "orthants" or (method == "auto" and linear is not None):
+        if linear is None:
+            raise UnknownName.of("method", method, [m for m in METHODS if m != "orthants"], " for this activation")
+        values = orthant_route(activation.closed, K, placed)
+        scale = np.abs(values).max(axis=0)
+        return FourPoint(len(K), placed, values, np.broadcast_to(_ORTHANT_ERROR * scale, values.shape), "orthants")
+    if method in ("auto", "grid"):
+        found = product_grid_route(activation, K, placed, tolerance)
+        if found is not None:
+            return FourPoint(len(K), placed, found[0], found[1], "product grid")
+    if method in ("auto", "planes"):
+        found = plane_route(activation, K, placed, tolerance)
+        if found is not None:
+            return _improved(
+                FourPoint(len(K), placed, found[0], found[1], "Hermite planes"), activation, K, tolerance, method
+            )
+    if method in ("planes", "grid"):
+        raise InvalidInput(
+            "method",
+            f"{method!r} for {activation.name} on {len(K)} inputs with kernels up to {np.diag(K).max():.3g}",
+            "a case that this route can resolve",
+            "Use method='auto'.",
+        )
+    values, errors = sample_route(activation, K, placed)
+    return FourPoint(len(K), placed, values, errors, "low-discrepancy sample")
+
+
+def _improved(result: FourPoint, activation, K: np.ndarray, tolerance: float, method: str) -> FourPoint:
+    """Where the planes did not reach the tolerance, take the sample's value if its error is smaller."""
+    if method == "planes" or result.error <= 10.0 * tolerance:
+        return result
+    values, errors = sample_route(activation, K, result.placed)
+    better = errors < result.errors
+    if not better.any():
+        return result
+    values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
+    return FourPoint(result.inputs, result.placed, values, errors, "Hermite planes and low-discrepancy sample")
+
+
+def _check_orders(activation: Activation, families: tuple[Orders, ...]) -> None:
+    highest = max(order for orders in families for order in orders)
+    if highest > activation.first_jump:
+        raise NotDifferentiable(
+            "activation",
+            f"{activation.name}, whose derivative of order {int(activation.first_jump)} jumps at "
+            f"z = {activation.kinks[0]:g}",
+            f"derivatives up to order {highest} at coinciding inputs",
+            "Use a smooth neighbour such as gelu, swish or softplus.",
+        )
