@@ -59,5 +59,9 @@ class TooLarge(InvalidInput, MemoryError):
     """A request that would not fit into memory, refused before anything is allocated."""
 
 
+class ExpansionWarning(UserWarning):
+    """A network for which an expansion in 1/width is not small in anything."""
+
+
 class AccuracyWarning(UserWarning):
     """A result whose estimated numerical error is above the tolerance that was asked for."""

@@ -16,7 +16,7 @@ from widthwise.flow.finite_rules import NEEDS, READS, RULES, Layer
 from widthwise.flow.infinite import kernel_flow
 from widthwise.flow.legs import Legs, legs
 from widthwise.flow.mean_rules import rule_G1, rule_H1
-from widthwise.gaussian.four_point import Orders, four_point
+from widthwise.gaussian.four_point import FourPoint, four_point
 from widthwise.network import MLP
 
 #: Below this many inputs numpy is quicker than compiling.
@@ -67,39 +67,46 @@ def finite_flow(
     X: np.ndarray,
     wanted: tuple[str, ...] = (*RULES, *MEANS),
     *,
+    with_theta: bool = True,
     last_only: bool = False,
     tolerance: float = 1e-9,
+    dtype: Any = np.float64,
     progress: Callable[[int, int], None] | None = None,
     omit: frozenset[tuple[str, str]] = frozenset(),
 ) -> FiniteFlow:
-    """Tensors of order 1/n at every layer. `omit` leaves out named terms (tensor, term): for tests that must fail."""
+    """Tensors of order 1/n at every layer, kept in `dtype`; all arithmetic is in float64.
+
+    `omit` leaves out named terms (tensor, term): for tests that must fail.
+    """
     check_existence(net.activation, wanted)
-    kernels = kernel_flow(net, X, with_theta=any(name not in ("V", "G1") for name in wanted))
+    with_slopes = (with_theta and net.activation.first_jump > 0) or any(name not in ("V", "G1") for name in wanted)
+    kernels = kernel_flow(net, X, with_theta=with_slopes)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     carried = required(wanted)
-    inputs = len(X)
-    now = {name: np.zeros((inputs,) * (2 if name in MEANS else 4)) for name in carried}
-    kept = {name: [now[name]] for name in wanted}
-    routes, error = set(), 0.0
+    layers = (net.depth,) if last_only else kernels.layers
+    shapes = {name: (len(X),) * (2 if name in MEANS else 4) for name in carried}
+    kept = {name: np.zeros((len(layers), *shapes[name]), dtype) for name in wanted}
+    now: dict[str, Any] = {name: np.zeros(shapes[name]) for name in carried}
+    routes, error = set(), kernels.error
     for layer in range(1, net.depth):
-        step = _Step.of(net, layer, kernels.K[layer - 1], Theta[layer - 1], carried, tolerance)
+        report = _layer_progress(progress, layer, net.depth - 1)
+        step = _Step.of(net, layer, kernels.K[layer - 1], Theta[layer - 1], carried, tolerance, report)
         routes.add(step.route)
         error = max(error, step.error)
         now = step.apply(now, carried, omit)
-        for name in wanted:
-            kept[name] = [now[name]] if last_only else [*kept[name], now[name]]
-        if progress is not None:
-            progress(layer, net.depth - 1)
-    layers = (net.depth,) if last_only else kernels.layers
+        if layer + 1 in layers:
+            for name in wanted:
+                kept[name][layer + 1 - layers[0]] = now[name]
     index = [layer - 1 for layer in layers]
-    return FiniteFlow(
-        layers,
-        kernels.K[index],
-        Theta[index],
-        {name: np.stack(column) for name, column in kept.items()},
-        " and ".join(sorted(routes)) or "input layer only",
-        max(error, kernels.error),
-    )
+    route = " and ".join(sorted(routes)) or "input layer only"
+    return FiniteFlow(layers, kernels.K[index], Theta[index], kept, route, error)
+
+
+def _layer_progress(progress: Callable[[int, int], None] | None, layer: int, steps: int):
+    """From the share of one layer that is done to (done, total) of the whole."""
+    if progress is None:
+        return None
+    return lambda share: progress(int(1000 * (layer - 1 + share)), 1000 * steps)
 
 
 @dataclass(frozen=True)
@@ -107,30 +114,30 @@ class _Step:
     """One layer: expectations computed, ready to carry the tensors through."""
 
     layer: Layer
+    four: FourPoint
     sigma: Legs
     slope: Legs
     route: str
     error: float
 
     @classmethod
-    def of(cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance: float) -> _Step:
+    def of(cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance: float, progress) -> _Step:
         activation = net.activation
         reads = {orders for name in carried for orders in READS.get(name, ())}
         families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
-        four = four_point(activation, K, families, tolerance)
+        four = four_point(activation, K, families, tolerance, progress=progress)
         fourth = any(name in MEANS for name in carried)
         sigma = legs(activation, 0, K, fourth)
         with_slopes = any(name not in ("V", "G1") for name in carried)
         slope = legs(activation, 1, K, fourth) if with_slopes else sigma
         ratio = net.widths[layer] / net.widths[layer - 1]
-        fours: dict[Orders, Any] = {orders: four.full(*orders) for orders in sorted(reads)}
         made = Layer(
             net.C_W[layer], net.lambda_W[layer], ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,
-            slope.aa, slope.ab, fours,
+            slope.aa, slope.ab, {},
         )  # fmt: skip
-        return cls(made, sigma, slope, four.route, max(four.error, sigma.error, slope.error))
+        return cls(made, four, sigma, slope, four.route, max(four.error, sigma.error, slope.error))
 
-    def apply(self, now: dict[str, np.ndarray], carried: tuple[str, ...], omit) -> dict[str, np.ndarray]:
+    def apply(self, now: dict[str, Any], carried: tuple[str, ...], omit) -> dict[str, Any]:
         result = {}
         for name in carried:
             left_out = frozenset(term for tensor, term in omit if tensor == name)
@@ -138,18 +145,18 @@ class _Step:
                 terms = rule_G1(self.layer, self.sigma, now)
             elif name == "H1":
                 terms = rule_H1(self.layer, self.sigma, self.slope, now)
-            elif len(next(iter(now.values()))) < COMPILE_FROM:
-                terms = RULES[name](self.layer, now)
+            elif self.four.inputs < COMPILE_FROM:
+                terms = RULES[name](self._reading(name), now)
             else:
                 tensors = {other: now[other] for other in NEEDS[name]}
-                result[name] = np.asarray(_compiled(name, left_out, self._only(name), tensors))
+                result[name] = np.asarray(_compiled(name, left_out, self._reading(name), tensors))
                 continue
             result[name] = _total(name, terms, left_out)
         return result
 
-    def _only(self, name: str) -> Layer:
-        """The layer with just the four-point arrays that a rule reads."""
-        return replace(self.layer, fours={orders: self.layer.fours[orders] for orders in READS[name]})
+    def _reading(self, name: str) -> Layer:
+        """The layer with the full four-point arrays that one rule reads; they do not outlive it."""
+        return replace(self.layer, fours={orders: self.four.full(*orders) for orders in READS[name]})
 
 
 @partial(jax.jit, static_argnums=(0, 1))

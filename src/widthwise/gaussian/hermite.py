@@ -66,12 +66,12 @@ class HermiteTable:
         return result
 
 
-def truncation(f: HermiteTable, g: HermiteTable, rho: np.ndarray) -> np.ndarray:
-    """Bound on what the series leaves out, entry by entry: f, g and rho along one axis."""
-    size = np.abs(rho) ** f.terms
-    if not (f.is_function and g.is_function):
+def truncation(tail_f: np.ndarray, tail_g: np.ndarray, rho: np.ndarray, terms: int, functions: bool) -> np.ndarray:
+    """Bound on what the series leaves out after `terms`, entry by entry, from the tails of the two tables."""
+    size = np.abs(rho) ** terms
+    if not functions:
         size = size / np.maximum(1.0 - np.abs(rho), 1e-300)
-    return f.tails[f.terms] * g.tails[g.terms] * size
+    return tail_f * tail_g * size
 
 
 @jax.jit
@@ -85,6 +85,12 @@ def series(f, g, rho):
         return total, None
 
     return jax.lax.scan(body, jnp.zeros_like(rho), tuple(blocks))[0]
+
+
+@lru_cache(maxsize=16)
+def remembered(activation: Activation, order: int, K: bytes, terms: int) -> HermiteTable:
+    """`table` for the float64 values in K: the orders of one layer ask for the same ones again and again."""
+    return table(activation, order, np.frombuffer(K), terms)
 
 
 def table(activation: Activation, order: int, K: np.ndarray, terms: int) -> HermiteTable:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import jax
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals
@@ -26,7 +28,7 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     values, error = np.zeros(len(a)), 0.0
     kernel = (K_aa[exists], K_ab[exists], K_bb[exists])
     if activation.closed is not None:
-        values[exists] = np.asarray(activation.closed.pair(p, q, *kernel))
+        values[exists] = np.asarray(_closed(activation.closed, p, q, *kernel))
     elif exists.any():
         found = generic_pair(activation, p, q, *kernel)
         values[exists] = found.value
@@ -36,6 +38,11 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     if p == q:
         matrix[b, a] = values
     return matrix, error
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _closed(closed, p: int, q: int, K_aa, K_ab, K_bb):
+    return closed.pair(p, q, K_aa, K_ab, K_bb)
 
 
 def total_derivative(activation: Activation, p: int, q: int, order: int, scale_a: float, scale_b: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from widthwise.activations import Activation, require_derivatives, resolve
 from widthwise.activations.closed_forms import PARALLEL
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.hermite import LONG, SHORT, series, table, truncation
+from widthwise.gaussian.hermite import LONG, SHORT, remembered, series, truncation
 from widthwise.gaussian.plane import Pairs, affordable, plane_pair
 from widthwise.gaussian.single import parallel_pair
 
@@ -99,11 +99,16 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
     a, b = K_aa[rest], K_bb[rest]
     square = a * b
     rho = np.divide(K_ab[rest], np.sqrt(square), out=np.zeros(len(rest)), where=square > 0.0)
+    (kernels_a, at_a), (kernels_b, at_b) = (np.unique(x, return_inverse=True) for x in (a, b))
     for terms in (SHORT, LONG):
-        f, g = table(activation, p, a, terms), table(activation, q, b, terms)
-        left = truncation(f, g, rho)
-        value[rest] = np.asarray(series(f.coefficients.T, g.coefficients.T, rho))
-        scale = np.sqrt(f.norm * g.norm) if f.is_function and g.is_function else np.abs(value[rest])
+        f, g = (
+            remembered(activation, p, kernels_a.tobytes(), terms),
+            remembered(activation, q, kernels_b.tobytes(), terms),
+        )
+        functions = f.is_function and g.is_function
+        left = truncation(f.tails[terms][at_a], g.tails[terms][at_b], rho, terms, functions)
+        value[rest] = np.asarray(series(f.coefficients[at_a].T, g.coefficients[at_b].T, rho))
+        scale = np.sqrt(f.norm[at_a] * g.norm[at_b]) if functions else np.abs(value[rest])
         hard = (left > TOLERANCE * scale) & (square > 0.0)
         if not hard.any():
             break

@@ -102,15 +102,19 @@ def integrate_rows(
     return RowIntegrals(fine, np.abs(fine - coarse) + 4 * np.finfo(float).eps * size)
 
 
-def check_tails(activation: Activation, order: int, scale: np.ndarray, norm: np.ndarray) -> None:
-    """Refuse moments that do not exist: near the end of the reach, f² φ must be negligible against ⟨f²⟩."""
+def check_tails(activation: Activation, order: int, scale: np.ndarray, norm: np.ndarray, power: int = 2) -> None:
+    """Refuse moments that do not exist: near the end of the reach, f² φ must be negligible against ⟨f²⟩.
+
+    `norm` is ⟨f²⟩ for each scale; with another `power`, ⟨f^power⟩.
+    """
     largest = int(np.argmax(scale))
     ends = np.array([-REACH, -REACH + 2.0, REACH - 2.0, REACH])
-    share = evaluate(activation, order, scale[largest] * ends) ** 2 * np.exp(-0.5 * ends**2)
+    share = evaluate(activation, order, scale[largest] * ends) ** power * np.exp(-0.5 * ends**2)
+    K = scale[largest] ** 2
     if not np.isfinite(norm[largest]) or np.any(share > TAIL_SHARE * norm[largest]):
         raise DivergentMoment(
             "activation",
-            f"{activation.name}, whose ⟨(σ^({order}))²⟩ does not converge at kernel K = {scale[largest] ** 2:.4g}",
+            f"{activation.name}, whose ⟨(σ^({order}))^{power}⟩ does not converge at kernel K = {K:.4g}",
             "an activation whose Gaussian moments exist and are representable",
             "Choose one that grows more slowly, or smaller C_W, C_b or inputs.",
         )

@@ -9,20 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, intervals
+from widthwise.activations import Activation, evaluate, intervals
+from widthwise.activations.resolution import NODES
 from widthwise.gaussian.polynomials import basis
-from widthwise.gaussian.quadrature import REACH, RowIntegrals, Source, integrate_rows, row_edges
+from widthwise.gaussian.quadrature import (
+    COARSE_NODES,
+    REACH,
+    RowIntegrals,
+    Source,
+    integrate_rows,
+    panel_nodes,
+    row_edges,
+)
 
-
-@lru_cache(maxsize=512)
-def _product_on_a_line(activation: Activation, p: int, q: int):
-    """v ↦ σ^(p)(scale_a v) σ^(q)(scale_b v)."""
-    f, g = activation.derivative(p), activation.derivative(q)
-
-    def integrand(v, scale_a, scale_b):
-        return f(scale_a * v) * g(scale_b * v)
-
-    return integrand
+#: Rows integrated at once.
+_ROWS = 2048
 
 
 @lru_cache(maxsize=512)
@@ -42,15 +43,30 @@ def parallel_pair(activation: Activation, p: int, q: int, scale_a: np.ndarray, s
     Point masses of kinked activations are included where they meet a continuous factor (theory §1, Kinks).
     """
     scale_a, scale_b = np.broadcast_arrays(np.atleast_1d(scale_a), np.atleast_1d(scale_b))
+    value, error = np.empty(len(scale_a)), np.empty(len(scale_a))
+    for start in range(0, len(scale_a), _ROWS):
+        rows = slice(start, start + _ROWS)
+        value[rows], error[rows] = _on_a_line(activation, p, q, scale_a[rows], scale_b[rows])
+    value += _atoms_on_a_line(activation, p, q, scale_a, scale_b)
+    value += _atoms_on_a_line(activation, q, p, scale_b, scale_a)
+    return RowIntegrals(value, error)
+
+
+def _on_a_line(activation: Activation, p: int, q: int, scale_a: np.ndarray, scale_b: np.ndarray):
+    """Regular parts, with 16 nodes a panel, and the difference from 12 as the error."""
     radius = REACH * float(max(np.abs(scale_a).max(initial=0.0), np.abs(scale_b).max(initial=0.0)))
     zero = np.zeros(len(scale_a))
     sources = [
         Source(intervals(activation, (order,), radius), zero, scale) for order, scale in ((p, scale_a), (q, scale_b))
     ]
-    result = integrate_rows(_product_on_a_line(activation, p, q), row_edges(sources), (scale_a, scale_b))
-    value = result.value + _atoms_on_a_line(activation, p, q, scale_a, scale_b)
-    value = value + _atoms_on_a_line(activation, q, p, scale_b, scale_a)
-    return RowIntegrals(value, result.error)
+    edges = row_edges(sources)
+    sums = []
+    for nodes in (NODES, COARSE_NODES):
+        v, weight = panel_nodes(edges, nodes)
+        product = evaluate(activation, p, scale_a[:, None] * v) * evaluate(activation, q, scale_b[:, None] * v) * weight
+        sums.append((product.sum(axis=1), np.abs(product).sum(axis=1)))
+    (fine, size), (coarse, _) = sums
+    return fine, np.abs(fine - coarse) + 4 * np.finfo(float).eps * size
 
 
 def shifted_mean(activation: Activation, p: int, mean: np.ndarray, std: np.ndarray, nodes: int = 0) -> RowIntegrals:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from widthwise.activations import Activation, require_derivatives
+from widthwise.activations import Activation, evaluate, require_derivatives
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
 from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full
+from widthwise.gaussian.four_point.grids import trapezoidal
 from widthwise.gaussian.four_point.orthants import orthant_route, slopes_of
 from widthwise.gaussian.four_point.planes import plane_route
-from widthwise.gaussian.four_point.product_grid import product_grid_route
 from widthwise.gaussian.four_point.sampling import sample_route
+from widthwise.gaussian.quadrature import check_tails
 
 #: Relative errors of the orthant route next to degenerate inputs.
-_ORTHANT_ERROR = 1e-9
-METHODS = ("auto", "planes", "orthants", "grid", "sample")
+_ORTHANT_ERROR = 1e-8
+METHODS = ("auto", "planes", "orthants", "sample")
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ def four_point(
     families: tuple[Orders, ...] = FAMILIES,
     tolerance: float = 1e-9,
     method: str = "auto",
+    progress: Callable[[float], None] | None = None,
 ) -> FourPoint:
     """Expectations of four factors for all quadruples of the inputs of a kernel K (inputs, inputs) (theory §4).
 
     "planes" expands pairs in Hermite polynomials of their plane, "sample" uses a shared low-discrepancy sample,
-    "orthants" is exact for the relu family, "grid" a tensor grid for few inputs; "auto" picks by smoothness, the number
-    of inputs and the tolerance.
+    "orthants" is exact for the relu family; "auto" picks by smoothness and tolerance. `progress` is called with the
+    share that is done.
 
     >>> from widthwise.activations import resolve
     >>> result = four_point(resolve("linear"), np.array([[1.0, 0.5], [0.5, 2.0]]), ((0, 0, 0, 0),))
@@ -73,23 +76,21 @@ def four_point(
     _check_orders(activation, families)
     placed = assignments(families)
     linear = slopes_of(activation.closed)
+    if linear is None:
+        _check_fourth_moments(activation, K, highest)
     if method == "orthants" or (method == "auto" and linear is not None):
         if linear is None:
             raise UnknownName.of("method", method, [m for m in METHODS if m != "orthants"], " for this activation")
         values = orthant_route(activation.closed, K, placed)
         scale = np.abs(values).max(axis=0)
         return FourPoint(len(K), placed, values, np.broadcast_to(_ORTHANT_ERROR * scale, values.shape), "orthants")
-    if method in ("auto", "grid"):
-        found = product_grid_route(activation, K, placed, tolerance)
-        if found is not None:
-            return FourPoint(len(K), placed, found[0], found[1], "product grid")
     if method in ("auto", "planes"):
-        found = plane_route(activation, K, placed, tolerance)
+        found = plane_route(activation, K, placed, tolerance, progress)
         if found is not None:
             return _improved(
                 FourPoint(len(K), placed, found[0], found[1], "Hermite planes"), activation, K, tolerance, method
             )
-    if method in ("planes", "grid"):
+    if method == "planes":
         raise InvalidInput(
             "method",
             f"{method!r} for {activation.name} on {len(K)} inputs with kernels up to {np.diag(K).max():.3g}",
@@ -110,6 +111,14 @@ def _improved(result: FourPoint, activation, K: np.ndarray, tolerance: float, me
         return result
     values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
     return FourPoint(result.inputs, result.placed, values, errors, "Hermite planes and low-discrepancy sample")
+
+
+def _check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:
+    """By Hölder's inequality every product of four exists where the fourth moments do."""
+    scale, grid = np.sqrt(np.diag(K).max(keepdims=True)), trapezoidal(400)
+    for order in range(highest + 1):
+        moment = evaluate(activation, order, scale[:, None] * grid.u) ** 4 @ grid.weight
+        check_tails(activation, order, scale, moment, power=4)
 
 
 def _check_orders(activation: Activation, families: tuple[Orders, ...]) -> None:

@@ -58,8 +58,9 @@ def trapezoidal(count: int) -> Grid:
 
 
 def _one_input_integrals(activation: Activation, scale: float, degrees: int, grid: Grid) -> np.ndarray:
-    """⟨f² he_k⟩ for the first four derivatives f of σ, and some degrees k from 0 to the highest."""
-    degree = np.unique(np.linspace(0, degrees - 1, 5).astype(int))
+    """⟨f⁴ he_k⟩ for σ and three derivatives f, and some degrees k from 0 to the highest: four factors at one input."""
+    spread = np.linspace(0, degrees - 2, 5).astype(int)
+    degree = np.unique(np.concatenate([spread, spread + 1]))  # both parities: odd and even activations have only one
     polynomials = basis(grid.u, degrees)[degree] * grid.weight
-    squares = np.stack([evaluate(activation, order, scale * grid.u) ** 2 for order in range(4)])
-    return squares @ polynomials.T
+    fourth = np.stack([evaluate(activation, order, scale * grid.u) ** 4 for order in range(4)])
+    return fourth @ polynomials.T

@@ -19,8 +19,9 @@ from widthwise.gaussian.four_point.families import Orders, quadruples
 
 #: Scrambled copies of the sample, and points in each (a power of two).
 COPIES, POINTS = 24, 1 << 13
-#: The stated error is this many standard errors of the mean over copies.
-SIGMAS = 6.0
+#: The stated error is this many standard errors of the mean over copies, and what so many points that all happened to
+#: miss a rare event could have seen, in units of the largest value of the same kind.
+SIGMAS, MISSED = 8.0, 20.0
 
 
 def sample_route(
@@ -38,7 +39,8 @@ def sample_route(
         square += mean**2
     average = total / COPIES
     variance = np.maximum(square / COPIES - average**2, 0.0) / (COPIES - 1)
-    return average, SIGMAS * np.sqrt(variance) + 1e-15 * np.abs(average)
+    unseen = MISSED / (COPIES * points) * np.abs(average).max(axis=0)
+    return average, SIGMAS * np.sqrt(variance) + unseen
 
 
 def _root(K: np.ndarray) -> np.ndarray:

@@ -1,19 +1,24 @@
-"""Plane coefficients and moments of smooth activations, on a tensor grid of the trapezoidal rule."""
+"""Plane coefficients and moments of smooth activations, from Hermite coefficients of single inputs.
+
+With g(z_b) = Σ_m g_m he_m(ρu_1 + √(1−ρ²) u_2) and the addition theorem of Hermite polynomials,
+    C_{i,j} = Σ_k ⟨f he_i he_k⟩ √C(k+j, j) ρ^k (1−ρ²)^{j/2} g_{k+j},
+so a plane costs one small matrix product; nothing is evaluated on a two-dimensional grid.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from itertools import combinations
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from scipy.special import gammaln
 
-from widthwise.activations import Activation
+from widthwise.activations import Activation, evaluate
 from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.grids import Grid
+from widthwise.gaussian.polynomials import basis
 
-_NUMBERS_AT_ONCE = 1 << 23
+_NUMBERS_AT_ONCE = 1 << 21
 
 
 class PlaneMoments(NamedTuple):
@@ -28,58 +33,132 @@ class PlaneMoments(NamedTuple):
     one: np.ndarray
 
 
-def smooth_moments(
-    activation: Activation, types, placed: tuple[Orders, ...], degrees: int, grid: Grid, scale_a, slope, spread
-) -> PlaneMoments:
-    """z_a = scale_a u_1, z_b = slope u_1 + spread u_2, one plane an entry, a few planes at a time."""
-    pieces = []
-    step = max(1, _NUMBERS_AT_ONCE // (len(grid.u) ** 2 * 4 + len(types) * degrees**2))
-    step = min(step, len(scale_a))
-    for start in range(0, len(scale_a), step):
-        some = [x[start : start + step] for x in (scale_a, slope, spread)]
-        padded = [np.pad(x, (0, step - len(x)), mode="edge") for x in some]
-        result = _chunk(_functions(activation), types, placed, degrees, grid.u, grid.weight, *padded)
-        pieces.append([np.asarray(r)[: len(some[0])] for r in result])
-    return PlaneMoments(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+class Singles(NamedTuple):
+    """What single inputs contribute, on one grid.
+
+    `values` are σ^(p) (inputs, nodes) by order, `products` Hermite coefficients (inputs, terms) of products of one to
+    three derivatives by their sorted orders, and `fourth` the means (inputs) of products of four.
+    """
+
+    values: dict[int, np.ndarray]
+    products: dict[Orders, np.ndarray]
+    fourth: dict[Orders, np.ndarray]
+    polynomials: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def terms(self) -> int:
+        return len(self.polynomials)
 
 
-@lru_cache(maxsize=64)
-def _functions(activation: Activation):
-    return tuple(activation.derivative(order) for order in range(4))
+def singles(activation: Activation, scale: np.ndarray, types, placed: tuple[Orders, ...], terms: int, grid: Grid):
+    """Hermite data of every input, for all products that quadruples or norms ask for."""
+    orders = sorted({order for pair in types for order in pair})
+    values = {order: evaluate(activation, order, scale[:, None] * grid.u) for order in orders}
+
+    def product(chosen):
+        return np.prod([values[order] for order in chosen], axis=0)
+
+    polynomials = basis(grid.u, terms)
+    chosen = sorted(_parts(placed) | {(order, order) for order in orders})
+    coefficients = np.stack([product(c) for c in chosen]) @ (polynomials * grid.weight).T
+    fours = {tuple(sorted(o)) for o in placed} | {tuple(sorted((a, a, b, b))) for a, b in types}
+    fourth = {c: product(c) @ grid.weight for c in fours}
+    return Singles(values, dict(zip(chosen, coefficients, strict=True)), fourth, polynomials, grid.weight)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _chunk(functions, types, placed, degrees, u, weight, scale_a, slope, spread):
-    needed = sorted({order for pair in types for order in pair})
-    place = {order: k for k, order in enumerate(needed)}
-    p, q = (np.array([place[pair[k]] for pair in types]) for k in (0, 1))
-    weighted = _basis(u, degrees) * weight
-    z = slope[:, None, None] * u[:, None] + spread[:, None, None] * u
-    at_a = jnp.stack([functions[order](scale_a[:, None] * u) for order in needed])
-    at_b = jnp.stack([functions[order](z) for order in needed])
-    given = at_b @ weighted.T  # ⟨σ^(q)(z_b) he_j(u_2) | u_1⟩
-    coefficients = (at_a[p][:, :, None, :] * weighted) @ given[q]
-    norm = (at_a[p] ** 2 * ((at_b * at_b) @ weight)[q]) @ weight
-    moved = np.array([[place[order] for order in orders] for orders in placed])
-    two = jnp.stack([_two_inputs(moved, count, at_a, at_b, weight) for count in (3, 2, 1)])
-    one = jnp.prod(at_a[moved], axis=1) @ weight
-    return jnp.swapaxes(coefficients, 0, 1), norm.T, jnp.moveaxis(two, 2, 0), one.T
+def _parts(placed: tuple[Orders, ...]) -> set[Orders]:
+    """The sorted orders that one, two or three of the four factors can carry."""
+    return {tuple(sorted(part)) for o in placed for count in (1, 2, 3) for part in combinations(o, count)}
 
 
-def _two_inputs(moved: np.ndarray, count: int, at_a, at_b, weight):
-    """Moments (assignments, planes) with the first `count` orders at a and the rest at b."""
-    rest, which = np.unique(np.sort(moved[:, count:], axis=1), axis=0, return_inverse=True)
-    inner = jax.lax.map(lambda orders: jnp.prod(at_b[orders], axis=0) @ weight, jnp.asarray(rest))
-    return (jnp.prod(at_a[moved[:, :count]], axis=1) * inner[which.ravel()]) @ weight
+def series_left(found: Singles, placed, rho: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Estimate, for each plane, of what the cut of the single-input series leaves out, relative to the norms."""
+    last = np.zeros(len(next(iter(found.products.values()))))
+    for part in _parts(placed):
+        coefficients = found.products[part]
+        size = np.sqrt(np.sum(coefficients**2, axis=1))
+        last = np.maximum(last, np.abs(coefficients[:, -8:]).max(axis=1) / np.maximum(size, 1e-300))
+    # coefficients fall off like e^{−c√k}: the rest is a few dozen times the product of the last ones
+    left = 30.0 * last[first] * last[second] * np.abs(rho) ** found.terms
+    return np.where(first == second, 0.0, left)
 
 
-def _basis(u, terms: int):
-    """he_0 … he_{terms−1} at the points u, on a new first axis."""
+def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: int, first, second, rho) -> PlaneMoments:
+    """Planes (first, second) with correlation rho inside; an input with itself needs no series."""
+    orders = sorted(found.values)
+    p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
+    coefficients = np.zeros((len(first), len(types), degrees, degrees))
+    apart = np.flatnonzero(first != second)
+    step = max(1, _NUMBERS_AT_ONCE // (len(orders) * degrees * (found.terms + len(orders) * degrees)))
+    links = _links(found, degrees, first[apart])
+    for start in range(0, len(apart), step):
+        rows = apart[start : start + step]
+        made = _coefficients(found, links, degrees, first[rows], second[rows], rho[rows])
+        coefficients[rows] = made[:, p, :, q].swapaxes(0, 1)
+    alone = np.flatnonzero(first == second)
+    for number, pair in enumerate(types):
+        series = _two_factors(found, pair)[first[alone], :degrees]
+        coefficients[alone, number, : series.shape[1], 0] = series
+    overlap = _Overlaps(found, first, second, rho)
+    norm = np.stack([overlap((a, a), (b, b)) for a, b in types], axis=1)
+    two = np.stack([np.stack([overlap(o[:k], o[k:]) for o in placed], axis=1) for k in (3, 2, 1)], axis=1)
+    one = np.stack([found.fourth[tuple(sorted(o))][first] for o in placed], axis=1)
+    return PlaneMoments(coefficients, norm, two, one)
 
-    def step(pair, k):
-        below, here = pair
-        above = (u * here - jnp.sqrt(k) * below) / jnp.sqrt(k + 1.0)
-        return (here, above), here
 
-    _, rows = jax.lax.scan(step, (jnp.zeros_like(u), jnp.ones_like(u)), jnp.arange(terms, dtype=u.dtype))
-    return rows
+def _two_factors(found: Singles, pair: tuple[int, int]) -> np.ndarray:
+    """Coefficients (inputs, terms) of σ^(p) σ^(q) at one input."""
+    return (found.values[pair[0]] * found.values[pair[1]]) @ (found.polynomials * found.weight).T
+
+
+def _links(found: Singles, degrees: int, inputs: np.ndarray) -> dict[int, np.ndarray]:
+    """⟨σ^(p) he_i he_k⟩ (orders, degrees, terms) of each input that is asked for."""
+    weighted = (found.polynomials * found.weight).T
+    stacked = np.stack([found.values[order] for order in sorted(found.values)], axis=1)
+    return {a: (stacked[a][:, None, :] * found.polynomials[:degrees]) @ weighted for a in np.unique(inputs)}
+
+
+def _coefficients(found: Singles, links, degrees: int, first, second, rho) -> np.ndarray:
+    """C (planes, order at a, degree in u_1, order at b, degree in u_2)."""
+    j, k = np.arange(degrees)[:, None], np.arange(found.terms)[None, :]
+    series = np.stack([found.products[order,][second] for order in sorted(found.values)], axis=1)
+    series = np.pad(series, ((0, 0), (0, 0), (0, degrees)))[:, :, j + k]  # g_{k+j}
+    width = np.sqrt(np.maximum(1.0 - rho * rho, 0.0))
+    logarithm = _log_binomials(degrees, found.terms) + k * _log(rho) + j * _log(width)
+    sign = np.where((rho < 0.0)[:, None, None] & (k % 2 == 1), -1.0, 1.0)
+    weights = series * (sign * np.exp(logarithm))[:, None]
+    planes, orders = series.shape[:2]
+    left = np.stack([links[a] for a in first]).reshape(planes, -1, found.terms)
+    right = weights.reshape(planes, -1, found.terms).swapaxes(1, 2)
+    return (left @ right).reshape(planes, orders, degrees, orders, degrees)
+
+
+def _log_binomials(degrees: int, terms: int) -> np.ndarray:
+    """log √C(k+j, j) for j < degrees, k < terms."""
+    j, k = np.arange(degrees)[:, None], np.arange(terms)[None, :]
+    return 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    """log |x| (planes, 1, 1), a large negative number for zero: 0⁰ = 1 and 0ᵏ = 0 come out right."""
+    return np.log(np.maximum(np.abs(x), 1e-300))[:, None, None]
+
+
+class _Overlaps:
+    """⟨Π σ^(o)(z_a) Π σ^(o')(z_b)⟩ = Σ_k f_k g_k ρ^k for lists of planes; each is computed once."""
+
+    def __init__(self, found: Singles, first, second, rho):
+        self.found, self.first, self.second = found, first, second
+        self.powers = np.power(rho[:, None], np.arange(found.terms))
+        self.alone = first == second
+        self.known: dict[tuple, np.ndarray] = {}
+
+    def __call__(self, at_a: Orders, at_b: Orders) -> np.ndarray:
+        key = tuple(sorted(at_a)), tuple(sorted(at_b))
+        if key not in self.known:
+            f, g = (self.found.products[orders] for orders in key)
+            apart = np.einsum("nk,nk,nk->n", f[self.first], g[self.second], self.powers)
+            together = self.found.fourth[tuple(sorted(at_a + at_b))][self.first]
+            self.known[key] = np.where(self.alone, together, apart)
+        return self.known[key]

@@ -1,0 +1,135 @@
+"""Four-point expectations: the routes against each other, against Wick's theorem, and where they must refuse."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import widthwise as ww
+from widthwise.activations import resolve
+from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
+from widthwise.gaussian.four_point import FAMILIES, four_point
+from widthwise.gaussian.four_point.families import assignments
+from widthwise.gaussian.four_point.orthants import orthant_route
+from widthwise.gaussian.four_point.planes import plane_route
+from widthwise.gaussian.four_point.sampling import sample_route
+
+SMOOTH = ("tanh", "gelu", "swish", "sin", "erf", "sigmoid", "softplus", "linear", "quadratic", "cubic")
+KINKED = {"relu": FAMILIES[:3], "leaky_relu(0.3)": FAMILIES[:3], "step": FAMILIES[:1]}
+SLOPED = ww.activation(lambda z: jnp.where(z > 0, z, jnp.tanh(z) / 2), name="sloped", kinks=[0.0])
+
+
+def plain(seed: int, inputs: int) -> np.ndarray:
+    """A kernel of random inputs in three dimensions."""
+    x = np.random.default_rng(seed).normal(size=(inputs, 3)) / np.sqrt(3)
+    return x @ x.T
+
+
+def kernel(seed: int, inputs: int = 11) -> np.ndarray:
+    """Random inputs among which are coincident, antiparallel, parallel and nearly parallel ones (ρ = 1 − 1e-8)."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(inputs, 5)) / np.sqrt(5)
+    across = random.normal(size=5)
+    across -= x[4] * (across @ x[4]) / (x[4] @ x[4])
+    across *= np.linalg.norm(x[4]) / np.linalg.norm(across)
+    x[1], x[2], x[3] = x[0], -x[0], 1.5 * x[0]
+    x[5] = x[4] + np.sqrt(2e-8) * across
+    x[6] = -x[4] + 1e-3 * across
+    return x @ x.T
+
+
+def agree(one, other) -> bool:
+    return bool(np.all(np.abs(one[0] - other[0]) <= one[1] + other[1] + 1e-12 * np.abs(one[0]).max()))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_planes_agree_with_the_sample_on_a_thousand_quadruples(name):
+    activation, K, placed = resolve(name), kernel(1), assignments(FAMILIES)
+    planes = plane_route(activation, K, placed, 1e-6)
+    sample = sample_route(activation, K, placed, points=1 << 11)
+    assert planes is not None
+    assert len(planes[0]) >= 1000
+    assert agree(planes, sample)
+    scale = np.abs(planes[0]).max(axis=0)
+    used = scale > 0
+    assert np.all(planes[1][:, used] <= 3e-6 * scale[used])
+    # negative control: wrong values are told apart, as far as the sample of an activation can tell
+    wrong = {"cubic": 1.5}.get(name, 1.02)
+    assert not agree((planes[0] * wrong, planes[1]), sample)
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_orthants_agree_with_the_sample_on_a_thousand_quadruples(name):
+    activation, K = resolve(name), kernel(2)
+    placed = assignments(KINKED[name])
+    values = orthant_route(activation.closed, K, placed)
+    exact = values, 1e-8 * np.abs(values).max(axis=0)
+    sample = sample_route(activation, K, placed, points=1 << 12)
+    assert agree(exact, sample)
+    assert not agree((exact[0] * 1.05, exact[1]), sample)
+
+
+def test_a_kinked_function_of_ones_own_takes_the_better_of_two_routes():
+    x, families = np.array([[1.0, 0.0], [1.0, 0.05], [0.9, 0.1]]), FAMILIES[:3]
+    K = x @ x.T
+    placed = assignments(families)
+    planes, sample = plane_route(SLOPED, K, placed, 1e-6), sample_route(SLOPED, K, placed)
+    assert planes is not None
+    assert agree(planes, sample)
+    chosen = four_point(SLOPED, K, families, 1e-6)
+    assert "sample" in chosen.route
+    assert np.all(chosen.errors <= planes[1] * (1 + 1e-12))
+    assert chosen.error > 1e-6  # and says how well it did
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wick(seed):
+    x = np.random.default_rng(seed).normal(size=(4, 3))
+    K = x @ x.T  # rank three: the fourth input depends on the others
+    found = four_point(resolve("linear"), K, ((0, 0, 0, 0),), method="planes").full(0, 0, 0, 0)
+    wick = np.einsum("ab,cd->abcd", K, K) + np.einsum("ac,bd->abcd", K, K) + np.einsum("ad,bc->abcd", K, K)
+    assert np.abs(found - wick).max() < 1e-11 * np.abs(wick).max()
+    assert np.abs(found - wick + np.einsum("ad,bc->abcd", K, K)).max() > 0.1
+
+
+def test_symmetries_and_subsets():
+    x = np.random.default_rng(4).normal(size=(6, 3)) / 2
+    x[1], x[2] = x[0], -x[0]
+    K, tanh = x @ x.T, resolve("tanh")
+    whole = four_point(tanh, K, FAMILIES, 1e-10)
+    T = whole.full(2, 1, 1, 0)
+    assert np.allclose(T, T.transpose(0, 2, 1, 3), rtol=0, atol=1e-12)
+    assert np.allclose(T, whole.full(0, 1, 1, 2).transpose(3, 1, 2, 0), rtol=0, atol=1e-12)
+    # coincident inputs read the same numbers, an odd function changes sign with its input
+    assert np.allclose(T[1], T[0], rtol=0, atol=1e-9)
+    assert np.allclose(T[:, :, :, 2], -T[:, :, :, 0], rtol=0, atol=1e-9)
+    some = [0, 3, 4, 5]
+    part = four_point(tanh, K[np.ix_(some, some)], FAMILIES, 1e-10).full(2, 1, 1, 0)
+    assert np.abs(part - T[np.ix_(some, some, some, some)]).max() < 1e-9
+
+
+def test_tolerance_is_kept():
+    K, swish = plain(5, 5), resolve("swish")
+    best = four_point(swish, K, FAMILIES, 1e-12)
+    for tolerance in (1e-3, 1e-6, 1e-9):
+        found = four_point(swish, K, FAMILIES, tolerance)
+        assert np.all(np.abs(found.values - best.values) <= found.errors + best.errors)
+        assert found.error <= 30 * tolerance
+
+
+def test_refusals():
+    K = plain(6, 4)
+    with pytest.raises(UnknownName, match=r"method: got 'plane'; expected one of .*Did you mean 'planes'"):
+        four_point(resolve("tanh"), K, method="plane")
+    with pytest.raises(
+        NotDifferentiable, match=r"relu, whose derivative of order 1 jumps.*smooth neighbour such as gelu"
+    ):
+        four_point(resolve("relu"), K)
+    with pytest.raises(UnknownName, match=r"method: got 'orthants'"):
+        four_point(resolve("tanh"), K, method="orthants")
+    steep = ww.activation(lambda z: jnp.exp(z * z / 7.9), name="steep")
+    with pytest.raises(DivergentMoment, match=r"steep, whose ⟨\(σ\^\(0\)\)\^4⟩ does not converge"):
+        four_point(steep, np.eye(2), ((0, 0, 0, 0),))
+    sharp = ww.activation(lambda z: jnp.tanh(3000.0 * z), name="sharp")
+    with pytest.raises(InvalidInput, match=r"method: got 'planes' for sharp.*Use method='auto'"):
+        four_point(sharp, np.eye(3), ((0, 0, 0, 0),), method="planes")
+    assert four_point(sharp, np.eye(3), ((0, 0, 0, 0),)).route == "low-discrepancy sample"
