@@ -14,8 +14,10 @@ from widthwise.version import __version__
 if TYPE_CHECKING:
     from widthwise.activations import Activation, activation
     from widthwise.comparison import Comparison, compare
-    from widthwise.errors import AccuracyWarning, WidthwiseError
+    from widthwise.errors import AccuracyWarning, ExpansionWarning, WidthwiseError
     from widthwise.experiments.labelled import measure
+    from widthwise.flow.couplings import Couplings, couplings
+    from widthwise.flow.output_density import OutputDensity, output_density
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
     from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
     from widthwise.network import MLP, GradientDescent, GradientFlow
@@ -27,7 +29,12 @@ _HOME = {
     "Comparison": "comparison",
     "compare": "comparison",
     "AccuracyWarning": "errors",
+    "ExpansionWarning": "errors",
     "WidthwiseError": "errors",
+    "Couplings": "flow.couplings",
+    "couplings": "flow.couplings",
+    "OutputDensity": "flow.output_density",
+    "output_density": "flow.output_density",
     "measure": "experiments.labelled",
     "Expectation": "gaussian",
     "expectation": "gaussian",
@@ -51,19 +58,24 @@ __all__ = [
     "AccuracyWarning",
     "Activation",
     "Comparison",
+    "Couplings",
+    "ExpansionWarning",
     "Expectation",
     "GradientDescent",
     "GradientFlow",
+    "OutputDensity",
     "WidthwiseError",
     "__version__",
     "activation",
     "compare",
+    "couplings",
     "expectation",
     "kernel_derivative",
     "load",
     "max_learning_rate",
     "measure",
     "network_of",
+    "output_density",
     "posterior",
     "predict",
     "sample_posterior",

@@ -16,8 +16,8 @@ from widthwise.gaussian.four_point.planes import plane_route
 from widthwise.gaussian.four_point.sampling import sample_route
 from widthwise.gaussian.quadrature import check_tails
 
-#: Relative errors of the orthant route next to degenerate inputs.
-_ORTHANT_ERROR = 1e-8
+#: Relative errors of the orthant route, and of inputs that are all but parallel in it.
+_ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
 METHODS = ("auto", "planes", "orthants", "sample")
 
 
@@ -82,8 +82,8 @@ def four_point(
         if linear is None:
             raise UnknownName.of("method", method, [m for m in METHODS if m != "orthants"], " for this activation")
         values = orthant_route(activation.closed, K, placed)
-        scale = np.abs(values).max(axis=0)
-        return FourPoint(len(K), placed, values, np.broadcast_to(_ORTHANT_ERROR * scale, values.shape), "orthants")
+        errors = np.broadcast_to(_orthant_error(K) * np.abs(values).max(axis=0), values.shape)
+        return FourPoint(len(K), placed, values, errors, "orthants")
     if method in ("auto", "planes"):
         found = plane_route(activation, K, placed, tolerance, progress)
         if found is not None:
@@ -111,6 +111,12 @@ def _improved(result: FourPoint, activation, K: np.ndarray, tolerance: float, me
         return result
     values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
     return FourPoint(result.inputs, result.placed, values, errors, "Hermite planes and low-discrepancy sample")
+
+
+def _orthant_error(K: np.ndarray) -> float:
+    square = np.outer(np.diag(K), np.diag(K))
+    apart = 1.0 - np.divide(K * K, square, out=np.zeros_like(K), where=square > 0.0)
+    return _ORTHANT_ERROR_CLOSE if np.any((apart > 1e-12) & (apart < _CLOSE)) else _ORTHANT_ERROR
 
 
 def _check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:

@@ -1,0 +1,327 @@
+"""Tensors of order 1/n: reference numbers, exact cases, laws, and every term of the recursions missed when left out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import load_cases, network
+
+import widthwise as ww
+from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownName
+from widthwise.flow.finite import MEANS, finite_flow
+from widthwise.flow.finite_rules import RULES
+from widthwise.flow.legs import legs
+from widthwise.flow.mean_rules import rule_G1, rule_H1
+from widthwise.results.finite_width import TENSORS, estimate_bytes
+
+CASES = load_cases("flow")
+FOURS = tuple(RULES)
+X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
+
+
+def deep(activation, **options):
+    given = {
+        "C_b": [0.1, 0.2, 0.05, 0.0],
+        "C_W": [1.2, 1.7, 1.4, 1.1],
+        "lambda_b": 0.3,
+        "lambda_W": [1.0, 0.5, 2.0, 1.0],
+    }
+    return ww.MLP([3, 24, 40, 16, 2], activation, **(given | options))
+
+
+def worst(found, expected) -> float:
+    scale = np.abs(expected).max()
+    return float(np.abs(found - expected).max() / scale) if scale else float(np.abs(found).max())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_reference(case):
+    net = network(case)
+    ds = ww.theory(net, case["X"], order=1)
+    assert set(ds.data_vars) == set(TENSORS)
+    for layer, expected in enumerate(case["layers"], 1):
+        for name in TENSORS:
+            assert worst(ds[name].sel(layer=layer).values, np.array(expected[name])) < 1e-7, (layer, name)
+
+
+def terms_of_all_rules() -> list[tuple[str, str]]:
+    """Names of every term of §4 and §5, read from the rules themselves."""
+    from widthwise.flow.finite import _Step
+
+    net, names = deep("tanh"), (*RULES, *MEANS)
+    K, Theta = (ww.theory(net, X[:1])[name].values[0] for name in ("K", "Theta"))
+    step = _Step.of(net, 1, K, Theta, names, 1e-6, None)
+    tensors = {name: np.zeros((1,) * (2 if name in MEANS else 4)) for name in names}
+    sigma, slope = (legs(net.activation, p, K, True) for p in (0, 1))
+    found = {name: RULES[name](step._reading(name), tensors) for name in RULES}
+    found |= {"G1": rule_G1(step.layer, sigma, tensors), "H1": rule_H1(step.layer, sigma, slope, tensors)}
+    return [(name, term) for name, terms in found.items() for term in terms]
+
+
+TERMS = terms_of_all_rules()
+
+
+def test_all_terms_are_listed():
+    assert len(TERMS) == 45
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: " ".join(term))
+def test_without_any_one_term_the_reference_is_missed(term):
+    """The negative control of `test_reference`, at the same threshold times a thousand."""
+    case = next(case for case in CASES if case["name"] == "tanh-depth4")
+    name = term[0]
+    flow = finite_flow(network(case), np.array(case["X"]), (name,), omit=frozenset([term]), tolerance=1e-7)
+    assert max(worst(flow.tensors[name][k], np.array(layer[name])) for k, layer in enumerate(case["layers"])) > 1e-4
+
+
+def test_a_misspelt_term_is_refused():
+    with pytest.raises(KeyError, match="V has no term 'five'"):
+        finite_flow(deep("tanh"), X, ("V",), omit=frozenset([("V", "five")]))
+
+
+# ---------------------------------------------------------------------------------------------- exact cases
+
+
+@pytest.mark.parametrize(("activation", "C_W", "slope"), [("relu", 2.0, 5.0), ("linear", 1.0, 2.0)])
+def test_scale_invariant_activations_at_criticality(activation, C_W, slope):
+    ds = ww.theory(ww.MLP([3, *[32] * 6, 1], activation, C_W=C_W), X[:1], order=1, tensors=["K", "V", "G1"])
+    K = ds["K"].values[:, 0, 0]
+    assert np.allclose(ds["V"].values[:, 0, 0, 0, 0], slope * np.arange(7) * K**2, rtol=1e-12)
+    assert np.allclose(ds["G1"].values, 0.0, atol=1e-12)
+
+
+def test_leaky_relu_grows_as_its_fourth_moment_says():
+    slope = 0.3
+    A2, A4 = (1 + slope**2) / 2, (1 + slope**4) / 2
+    ds = ww.theory(ww.MLP([3, *[32] * 6, 1], f"leaky_relu({slope})", C_W=1 / A2), X[:1], order=1, tensors=["K", "V"])
+    expected = np.arange(7) * (3 * A4 / A2**2 - 1) * ds["K"].values[:, 0, 0] ** 2
+    assert np.allclose(ds["V"].values[:, 0, 0, 0, 0], expected, rtol=1e-12)
+
+
+def plane_average(K, nodes: int = 241):
+    """Points (2, nodes²) and weights of ⟨·⟩ over two inputs by a product rule: nothing shared with the library."""
+    u = np.linspace(-9.0, 9.0, nodes)
+    w = np.exp(-0.5 * u * u)
+    grid = np.stack(np.meshgrid(u, u, indexing="ij")).reshape(2, -1)
+    weight = np.outer(w, w).ravel() / w.sum() ** 2
+    return np.linalg.cholesky(K) @ grid, weight
+
+
+def test_one_hidden_layer_is_exact_term_by_term():
+    """With one hidden layer the neurons are independent and every tensor is one Gaussian average of products."""
+    net = ww.MLP([3, 16, 1], "tanh", C_b=0.1, C_W=[1.5, 1.3], lambda_b=0.2, lambda_W=[1.0, 0.7])
+    ds = ww.theory(net, X[:2], order=1)
+    H, C, lam = ds["Theta"].values[0], 1.3, 0.7
+    z, weight = plane_average(ds["K"].values[0])
+    t = np.tanh(z)
+    s, d, dd, ddd = t, 1 - t**2, -2 * t * (1 - t**2), (1 - t**2) * (6 * t**2 - 2)
+    omega = lam * np.einsum("as,bs->abs", s, s) + C * H[:, :, None] * np.einsum("as,bs->abs", d, d)
+    pairs = np.einsum("as,bs->abs", s, s)
+
+    def cov(f, g):
+        mean = np.einsum("abs,s->ab", f, weight), np.einsum("cds,s->cd", g, weight)
+        return np.einsum("abs,cds,s->abcd", f, g, weight) - np.einsum("ab,cd->abcd", *mean)
+
+    def four(p, q, r, o):
+        return np.einsum("as,bs,cs,ds,s->abcd", p, q, r, o, weight)
+
+    beta = C * np.einsum("ab,as,bs->abs", H, dd, d) + lam * np.einsum("as,bs->abs", d, s)
+    expected = {
+        "V": C**2 * cov(pairs, pairs),
+        "D": C * cov(pairs, omega),
+        "A": cov(omega, omega),
+        "B": C**2 * np.einsum("abcd,ac,bd->abcd", four(d, d, d, d), H, H),
+        "F": C**2 * np.einsum("abcd,bd->abcd", four(s, d, s, d), H),
+        "P": C**2 * np.einsum("abcd,ab,ac->abcd", four(dd, d, d, s), H, H),
+        "Q": C**2 * np.einsum("abcd,ab,ac->abcd", four(dd, d, d, s), H, H)
+        + lam * C * np.einsum("abcd,ac->abcd", four(d, s, d, s), H),
+        "R": C**2 * np.einsum("abcd,ab,ac,ad->abcd", four(ddd, d, d, d), H, H, H)
+        + lam * C * np.einsum("abcd,ac,ad->abcd", four(dd, s, d, d), H, H),
+        "S": C**2 * np.einsum("abcd,ab,ac,bd->abcd", four(dd, dd, d, d), H, H, H)
+        + lam * C * np.einsum("abcd,ac,bd->abcd", four(d, d, d, d), H, H),
+        "T": np.einsum("abs,dcs,ad,s->abcd", beta, beta, H, weight),
+        "U": C**2 * np.einsum("abcd,ac,ad,cb->abcd", four(dd, d, dd, d), H, H, H),
+    }
+    for name, tensor in expected.items():
+        assert worst(ds[name].values[1], tensor) < 1e-9, name
+    assert np.all(ds["G1"].values == 0.0)
+    assert np.all(ds["H1"].values == 0.0)
+    assert worst(ds["A"].values[1], expected["V"]) > 0.1
+
+
+def test_kinked_tensors_are_the_limit_of_smooth_ones():
+    """z Φ(βz) tends to relu, and every tensor that relu has tends to relu's; the distance falls as β grows."""
+    from jax.scipy.stats import norm
+
+    names = ["V", "A", "B", "D", "F", "G1", "H1"]
+    x = X[:2]
+    exact = ww.theory(deep("relu"), x, order=1, tensors=names, layers="last")
+
+    def distance(beta):
+        smooth = ww.activation(lambda z: z * norm.cdf(beta * z), name=f"rounded {beta}")
+        near = ww.theory(deep(smooth), x, order=1, tensors=names, layers="last", tolerance=1e-6)
+        return np.array([worst(near[name].values, exact[name].values) for name in names])
+
+    coarse, fine = distance(8.0), distance(16.0)
+    assert np.all(fine < 0.08)
+    assert np.all(fine < 0.75 * coarse)
+
+
+# ----------------------------------------------------------------------------------------------------- laws
+
+
+@pytest.fixture(scope="module", params=["tanh", "gelu"])
+def full(request):
+    return request.param, ww.theory(deep(request.param), X, order=1)
+
+
+def test_symmetries(full):
+    ds = {name: full[1][name].values for name in TENSORS}
+    for name in ("K", "Theta", "G1", "H1"):
+        assert np.allclose(ds[name], ds[name].swapaxes(1, 2), rtol=0, atol=1e-12)
+
+    def same(name, *axes):
+        moved = ds[name].transpose(0, *[axis + 1 for axis in axes])
+        return np.abs(ds[name] - moved).max() < 1e-9 * np.abs(ds[name]).max()
+
+    for name in ("V", "A"):
+        assert same(name, 1, 0, 2, 3)
+        assert same(name, 2, 3, 0, 1)
+    assert same("D", 1, 0, 2, 3)
+    assert same("D", 0, 1, 3, 2)
+    assert not same("D", 2, 3, 0, 1)
+    assert same("B", 1, 0, 3, 2)  # the two kernels of one pair of neurons
+    assert same("B", 2, 3, 0, 1)
+    assert same("F", 2, 3, 0, 1)
+    assert same("P", 0, 2, 1, 3)
+    assert same("R", 0, 1, 3, 2)
+    assert same("S", 1, 0, 3, 2)
+    assert same("T", 3, 2, 1, 0)
+    assert same("U", 2, 3, 0, 1)
+
+
+def test_subsets_and_order_of_inputs(full):
+    activation, ds = full
+    chosen = [2, 0]
+    part = ww.theory(deep(activation), X[chosen], order=1)
+    for name in TENSORS:
+        index = np.ix_(range(4), *[chosen] * (ds[name].ndim - 1))
+        assert worst(part[name].values, ds[name].values[index]) < 1e-8, name
+
+
+def test_a_repeated_input_repeats_its_entries():
+    ds = ww.theory(deep("tanh"), X[[0, 1, 0]], order=1)
+    for name in FOURS:
+        values = ds[name].values
+        assert np.allclose(values[:, 0], values[:, 2], rtol=0, atol=1e-8 * np.abs(values).max()), name
+        assert np.allclose(values[..., 0], values[..., 2], rtol=0, atol=1e-8 * np.abs(values).max()), name
+    relu = ww.theory(deep("relu"), X[[0, 1, 0]], order=1)["A"].values
+    assert np.allclose(relu[:, 0], relu[:, 2], rtol=0, atol=1e-7 * np.abs(relu).max())
+
+
+def test_many_inputs_take_the_compiled_path_to_the_same_numbers(monkeypatch):
+    net, some = deep("tanh"), np.random.default_rng(0).normal(size=(5, 3))
+    plain = finite_flow(net, some, tolerance=1e-8)
+    monkeypatch.setattr("widthwise.flow.finite.COMPILE_FROM", 2)
+    compiled = finite_flow(net, some, tolerance=1e-8)
+    for name in (*RULES, *MEANS):
+        assert worst(compiled.tensors[name], plain.tensors[name]) < 1e-12
+
+
+def test_options(full, tmp_path):
+    activation, ds = full
+    last = ww.theory(deep(activation), X, order=1, layers="last")
+    assert last["layer"].values.tolist() == [4]
+    for name in TENSORS:
+        assert np.array_equal(last[name].values[0], ds[name].values[3])
+    few = ww.theory(deep(activation), X, order=1, tensors=["T", "K"])
+    assert list(few.data_vars) == ["K", "T"]
+    assert np.allclose(few["T"], ds["T"], rtol=0, atol=1e-9 * float(abs(ds["T"]).max()))
+    single = ww.theory(deep(activation), X, order=1, tensors="V", dtype="float32")["V"]
+    assert single.dtype == np.float32
+    assert np.allclose(single, ds["V"], rtol=1e-5, atol=1e-7)
+    assert ds.attrs["route"] == "Hermite planes"
+    assert 0 < ds.attrs["numerical_error"] < 1e-8
+    back = ww.load(ww.save(ds, tmp_path / "tensors.nc"))
+    assert back.identical(ds)
+    assert back["U"].attrs["long_name"].startswith("mean of the second differential")
+    kernels = ww.theory(deep(activation), X, order=1, tensors=["K"])
+    assert np.array_equal(kernels["K"], ww.theory(deep(activation), X)["K"])
+
+
+# ---------------------------------------------------------------------------------------------- what cannot be
+
+
+def test_default_of_kinked_activations_is_all_that_exists():
+    ds = ww.theory(deep("relu"), X, order=1)
+    assert list(ds.data_vars) == ["K", "Theta", "G1", "H1", "V", "A", "B", "D", "F"]
+    assert "P for relu, whose derivative of order 1 jumps at z = 0" in ds.attrs["missing"]
+    assert list(ww.theory(deep("step"), X, order=1).data_vars) == ["K", "G1", "V"]
+
+
+@pytest.mark.parametrize("name", ["P", "Q", "R", "S", "T", "U"])
+def test_tensors_that_do_not_exist_are_refused_by_name(name):
+    with pytest.raises(
+        NotDifferentiable, match=rf"tensors: got {name}.* order 2 is a δ-function.*gelu or swish for relu"
+    ):
+        ww.theory(deep("relu"), X, order=1, tensors=[name])
+
+
+def test_a_kinked_function_of_ones_own_warns_of_its_accuracy():
+    sloped = ww.activation(lambda z: jnp.where(z > 0, z, jnp.tanh(z) / 2), name="sloped", kinks=[0.0])
+    net = ww.MLP([3, 8, 8, 1], sloped)
+    with pytest.warns(ww.AccuracyWarning, match=r"theory: estimated relative error .* above 1e-08"):
+        ds = ww.theory(net, [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.9, 0.1, 0.0]], order=1, tensors=["B"])
+    assert ds.attrs["numerical_error"] > 1e-8
+
+
+@pytest.mark.parametrize("order", [2, -1, 0.5, "1", None, True])
+def test_other_orders(order):
+    with pytest.raises(InvalidInput, match=r"order: got .*; expected 0 or 1"):
+        ww.theory(deep("tanh"), X, order=order)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-16, -1.0, 0.5, float("nan"), "small", None])
+def test_tolerances_that_float64_cannot_give(tolerance):
+    with pytest.raises(
+        InvalidInput, match=r"tolerance: got .*; expected a number from 1e-13, about the best that float64"
+    ):
+        ww.theory(deep("tanh"), X, order=1, tolerance=tolerance)
+
+
+def test_other_bad_input():
+    net = deep("tanh")
+    with pytest.raises(UnknownName, match=r"tensors: got 'theta'; .* Did you mean 'Theta'"):
+        ww.theory(net, X, order=1, tensors=["theta"])
+    with pytest.raises(InvalidInput, match="tensors: got an empty list"):
+        ww.theory(net, X, order=1, tensors=[])
+    with pytest.raises(InvalidInput, match=r"X2: got an array with order=1.*Stack X and X2"):
+        ww.theory(net, X, X, order=1)
+    with pytest.raises(InvalidInput, match="X: "):
+        ww.theory(net, np.zeros((0, 3)), order=1)
+    steep = ww.activation(lambda z: jnp.exp(z * z / 7.9), name="steep")
+    with pytest.raises(InvalidInput, match=r"steep, whose ⟨\(σ\^\(0\)\)\^4⟩ does not converge"):
+        ww.theory(ww.MLP([1, 8, 1], steep), [[1.0]], order=1, tensors=["V"])
+
+
+def test_width_one_is_allowed_with_a_warning():
+    with pytest.warns(ww.ExpansionWarning, match="width 1 at hidden layer 2: 1/n is not small"):
+        ds = ww.theory(ww.MLP([3, 8, 1, 1], "tanh"), X[:1], order=1, tensors=["V"])
+    assert np.all(np.isfinite(ds["V"]))
+
+
+def test_too_much_is_refused_before_allocation_with_what_would_fit(monkeypatch):
+    monkeypatch.setattr("widthwise.results.finite_width.available_bytes", lambda: 2 << 30)
+    monkeypatch.setattr("widthwise.memory.available_bytes", lambda: 2 << 30)
+    net = deep("tanh")
+    with pytest.raises(
+        TooLarge, match=r"15 tensors of 50 inputs.* needs .* GiB; expected at most 2.0 GiB.*layers='last'"
+    ):
+        ww.theory(net, np.random.default_rng(0).normal(size=(50, 3)), order=1)
+    with pytest.raises(TooLarge, match=r"What would fit: up to \d+ inputs"):
+        ww.theory(net, np.random.default_rng(0).normal(size=(400, 3)), order=1)
+
+
+def test_the_estimate_covers_what_is_kept():
+    kept = 11 * 4 * 20**4 * 8
+    needed = estimate_bytes(deep("tanh"), 20, TENSORS, "all", np.dtype("float64"))
+    assert kept < needed < 3 * kept
