@@ -131,5 +131,5 @@ def test_refusals():
         four_point(steep, np.eye(2), ((0, 0, 0, 0),))
     sharp = ww.activation(lambda z: jnp.tanh(3000.0 * z), name="sharp")
     with pytest.raises(InvalidInput, match=r"method: got 'planes' for sharp.*Use method='auto'"):
-        four_point(sharp, np.eye(3), ((0, 0, 0, 0),), method="planes")
-    assert four_point(sharp, np.eye(3), ((0, 0, 0, 0),)).route == "low-discrepancy sample"
+        four_point(sharp, np.eye(9), ((0, 0, 0, 0),), method="planes")
+    assert four_point(sharp, np.eye(9), ((0, 0, 0, 0),)).route == "low-discrepancy sample"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, require_derivatives
@@ -16,11 +17,11 @@ from widthwise.flow.finite_rules import NEEDS, READS, RULES, Layer
 from widthwise.flow.infinite import kernel_flow
 from widthwise.flow.legs import Legs, legs
 from widthwise.flow.mean_rules import rule_G1, rule_H1
-from widthwise.gaussian.four_point import FourPoint, four_point
+from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
 from widthwise.network import MLP
 
 #: Below this many inputs numpy is quicker than compiling.
-COMPILE_FROM = 14
+COMPILE_FROM = 24
 MEANS = ("G1", "H1")
 
 jax.tree_util.register_dataclass(Layer, [field.name for field in fields(Layer)], [])
@@ -141,27 +142,33 @@ class _Step:
         result = {}
         for name in carried:
             left_out = frozenset(term for tensor, term in omit if tensor == name)
-            if name == "G1":
-                terms = rule_G1(self.layer, self.sigma, now)
-            elif name == "H1":
-                terms = rule_H1(self.layer, self.sigma, self.slope, now)
+            tensors = {other: now[other] for other in NEEDS[name]}
+            if name in MEANS:  # few entries are read
+                on_host = {other: np.asarray(tensor) for other, tensor in tensors.items()}
+                result[name] = _total(name, self._mean(name, on_host), left_out)
             elif self.four.inputs < COMPILE_FROM:
-                terms = RULES[name](self._reading(name), now)
+                result[name] = _total(name, RULES[name](self._reading(name), tensors), left_out)
             else:
-                tensors = {other: now[other] for other in NEEDS[name]}
-                result[name] = np.asarray(_compiled(name, left_out, self._reading(name), tensors))
-                continue
-            result[name] = _total(name, terms, left_out)
+                known = (quadruples(self.four.inputs).lookup, self.four.values)
+                result[name] = _compiled(name, left_out, self.four.placed, self.layer, known, tensors)
         return result
+
+    def _mean(self, name: str, tensors: dict[str, np.ndarray]):
+        if name == "G1":
+            return rule_G1(self.layer, self.sigma, tensors)
+        return rule_H1(self.layer, self.sigma, self.slope, tensors)
 
     def _reading(self, name: str) -> Layer:
         """The layer with the full four-point arrays that one rule reads; they do not outlive it."""
         return replace(self.layer, fours={orders: self.four.full(*orders) for orders in READS[name]})
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _compiled(name: str, left_out: frozenset[str], layer: Layer, tensors: dict):
-    return _total(name, RULES[name](layer, tensors), left_out)
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _compiled(name: str, left_out: frozenset[str], placed: tuple[Orders, ...], layer: Layer, known, tensors: dict):
+    """One tensor of the next layer; four-point arrays are read where they are used and never stand in memory whole."""
+    lookup, values = known
+    fours = {orders: full(jnp.asarray(values), lookup, orders, placed, len(layer.H)) for orders in READS[name]}
+    return _total(name, RULES[name](replace(layer, fours=fours), tensors), left_out)
 
 
 def _total(name: str, terms: dict, left_out: frozenset[str]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from widthwise.activations import Activation, evaluate, require_derivatives
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full
+from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
 from widthwise.gaussian.four_point.grids import trapezoidal
 from widthwise.gaussian.four_point.orthants import orthant_route, slopes_of
 from widthwise.gaussian.four_point.planes import plane_route
@@ -36,18 +36,16 @@ class FourPoint:
 
     def full(self, *orders: int) -> np.ndarray:
         """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ on (a, b, c, d)."""
-        return full(self.values, orders, self.placed, self.inputs)
+        lookup = [np.asarray(part) for part in quadruples(self.inputs).lookup]
+        return full(self.values, lookup, orders, self.placed, self.inputs)
 
     @property
     def error(self) -> float:
         families: dict[Orders, list[int]] = {}
         for column, orders in enumerate(self.placed):
             families.setdefault(tuple(sorted(orders)), []).append(column)
-        ratios = [
-            np.abs(self.errors[:, columns]).max() / max(np.abs(self.values[:, columns]).max(), 1e-300)
-            for columns in families.values()
-        ]
-        return float(max(ratios))
+        error, value = self.errors.max(axis=0), np.maximum(self.values.max(axis=0), -self.values.min(axis=0))
+        return float(max(error[c].max() / max(value[c].max(), 1e-300) for c in families.values()))
 
 
 def four_point(

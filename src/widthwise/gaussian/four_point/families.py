@@ -8,10 +8,12 @@ four places; a full tensor is read from them in any index order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations_with_replacement, permutations
 from math import comb
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 Orders = tuple[int, ...]
@@ -63,35 +65,41 @@ class Quadruples:
         return 1 + np.count_nonzero(np.diff(self.sorted, axis=1), axis=1)
 
     @cached_property
-    def lookup(self) -> tuple[np.ndarray, np.ndarray]:
+    def lookup(self) -> tuple[jax.Array, jax.Array]:
         """For every (a, b, c, d), flat: the row of its sorted form, and the number of the sorting permutation."""
-        index = np.indices((self.inputs,) * 4, dtype=np.int32).reshape(4, -1)
-        order = np.argsort(index, axis=0, kind="stable")
-        ranked = np.take_along_axis(index, order, axis=0)
-        codes = {permutation: code for code, permutation in enumerate(PERMUTATIONS)}
-        table = np.zeros(256, np.uint8)
-        for permutation, code in codes.items():
-            table[permutation[0] * 64 + permutation[1] * 16 + permutation[2] * 4 + permutation[3]] = code
-        code = table[order[0] * 64 + order[1] * 16 + order[2] * 4 + order[3]]
-        return _rank(ranked, self.inputs), code
+        return _lookup(self.inputs)
 
 
-def _rank(ranked: np.ndarray, inputs: int) -> np.ndarray:
+@partial(jax.jit, static_argnums=0)
+def _lookup(inputs: int):
+    index = [jnp.reshape(jnp.arange(inputs), [-1 if axis == k else 1 for axis in range(4)]) for k in range(4)]
+    # a key holds the input and the place it came from, so that sorting keys sorts stably and remembers
+    keys = [4 * value + place for place, value in enumerate(index)]
+    for i, j in ((0, 1), (2, 3), (0, 2), (1, 3), (1, 2)):
+        keys[i], keys[j] = jnp.minimum(keys[i], keys[j]), jnp.maximum(keys[i], keys[j])
+    places = [key % 4 for key in keys]
+    table = np.zeros(256, np.uint8)
+    for code, (p, q, r, s) in enumerate(PERMUTATIONS):
+        table[p * 64 + q * 16 + r * 4 + s] = code
+    code = jnp.asarray(table)[places[0] * 64 + places[1] * 16 + places[2] * 4 + places[3]]
+    row = _rank([key // 4 for key in keys], inputs)
+    return jnp.broadcast_to(row, code.shape).ravel().astype(jnp.int32), code.ravel()
+
+
+def _rank(ranked, inputs: int):
     """Position of sorted quadruples in lexicographic order, by counting those that come before."""
-    w, x, y, z = (ranked[k].astype(np.int64) for k in range(4))
+    w, x, y, z = ranked
 
     def upto(n, k):  # multisets of size k from n things
-        total = np.ones_like(n)
+        total = 1
         for j in range(k):
             total = total * (n + j) // (j + 1)
         return total
 
-    N = np.int64(inputs)
-    before = upto(np.full_like(w, N), 4) - upto(N - w, 4)
-    before += upto(N - w, 3) - upto(N - x, 3)
-    before += upto(N - x, 2) - upto(N - y, 2)
-    before += z - y
-    return before.astype(np.int32)
+    before = upto(inputs, 4) - upto(inputs - w, 4)
+    before = before + upto(inputs - w, 3) - upto(inputs - x, 3)
+    before = before + upto(inputs - x, 2) - upto(inputs - y, 2)
+    return before + z - y
 
 
 @lru_cache(maxsize=4)
@@ -109,7 +117,9 @@ def columns(orders: Orders, placed: tuple[Orders, ...]) -> np.ndarray:
     return np.array([where[tuple(orders[k] for k in permutation)] for permutation in PERMUTATIONS])
 
 
-def full(values: np.ndarray, orders: Orders, placed: tuple[Orders, ...], inputs: int) -> np.ndarray:
+def full(values, lookup, orders: Orders, placed: tuple[Orders, ...], inputs: int):
     """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ on (a, b, c, d) from values (sorted quadruples, assignments)."""
-    row, code = quadruples(inputs).lookup
-    return values[row, columns(orders, placed)[code]].reshape((inputs,) * 4)
+    row, code = lookup
+    table = columns(orders, placed)
+    column = jnp.asarray(table)[code] if isinstance(code, jax.Array) else table[code]
+    return values[row, column].reshape((inputs,) * 4)

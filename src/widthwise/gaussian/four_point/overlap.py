@@ -8,6 +8,7 @@ s^M √(Σ_{n>M} ‖C_n‖²) √(Σ_{n>M} ‖D_n‖²).
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,34 +32,40 @@ def truncation(tables: PlaneTables, first: np.ndarray, second: np.ndarray, s: np
     return np.power(s, tables.degrees) * tables.left[first] * tables.left[second]
 
 
-def norms_of(tables: PlaneTables, placed: tuple[Orders, ...], first, second, pairing) -> np.ndarray:
-    """√⟨f²⟩√⟨g²⟩ of the two plane functions of each quadruple and assignment."""
-    chosen = _columns(tables.types, placed)[pairing]
-    return tables.norm[first[:, None], chosen[:, 0]] * tables.norm[second[:, None], chosen[:, 1]]
+class Overlaps(NamedTuple):
+    """For each quadruple and assignment: the value, an estimate of what is left out, and √⟨f²⟩√⟨g²⟩."""
+
+    values: np.ndarray
+    left: np.ndarray
+    size: np.ndarray
 
 
 def overlaps(
     tables: PlaneTables, placed: tuple[Orders, ...], first, second, place: Geometry, tolerance: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Values (quadruples, assignments) from the degrees of the tables, and an estimate of what is left.
+) -> Overlaps:
+    """What the degrees of the tables contribute to each quadruple.
 
     For smooth activations blocks of degrees fall off at least geometrically, so what is left is taken as twice the last
     one. They end early once two in a row are below a tenth of the tolerance for all quadruples of the call.
     """
     ratio = np.divide(place.second, place.first, out=np.zeros_like(place.second), where=place.first > 0.0)
-    size = norms_of(tables, placed, first, second, place.pairing)
-    chosen = _columns(tables.types, placed)[place.pairing]
-    where = [jnp.asarray(x) for x in (first, second, place.first, ratio, place.turn_first, place.turn_second, chosen)]
+    where = [jnp.asarray(x) for x in (first, second, place.first, ratio, place.turn_first, place.turn_second)]
+    chosen = jnp.asarray(_columns(tables.types, placed)[place.pairing])
+    size = _sizes(jnp.asarray(tables.norm), where[0], where[1], chosen)
     total = jnp.zeros((len(first), len(tables.types), len(tables.types)))
-    values, change, quiet = np.zeros(size.shape), size, 0
+    values, change, quiet = jnp.zeros(size.shape), size, 0
     for block in tables.blocks:
-        total, picked = _add_block(total, block.cosine, block.sine, _matrices(block.start), float(block.start), *where)
-        now = np.asarray(picked)
-        change, values = np.abs(now - values), now
-        quiet = quiet + 1 if np.all(change <= 0.1 * tolerance * size) else 0
+        given = (block.cosine, block.sine, _matrices(block.start), float(block.start))
+        total, values, change, largest = _add_block(total, values, size, chosen, *given, *where)
+        quiet = quiet + 1 if float(largest) <= 0.1 * tolerance else 0
         if quiet == 2:
             break
-    return values, 2.0 * change
+    return Overlaps(np.asarray(values), 2.0 * np.asarray(change), np.asarray(size))
+
+
+@jax.jit
+def _sizes(norm, first, second, chosen):
+    return norm[first[:, None], chosen[:, 0]] * norm[second[:, None], chosen[:, 1]]
 
 
 @lru_cache(maxsize=64)
@@ -70,8 +77,13 @@ def _matrices(start: int):
 
 
 @jax.jit
-def _add_block(total, cosine, sine, matrices, start, first, second, s, ratio, turn_first, turn_second, chosen):
-    """Sums over pairs of types (quadruples, types, types) with the degrees of a block added, and the wanted ones."""
+def _add_block(
+    total, values, size, chosen, cosine, sine, matrices, start, first, second, s, ratio, turn_first, turn_second
+):
+    """Add the degrees of a block to the sums over pairs of types (quadruples, types, types).
+
+    Returns them, the wanted ones, how these have changed, and the largest change relative to the sizes.
+    """
     half = cosine.shape[-1]
     even_powers = jnp.power(ratio[:, None], 2.0 * jnp.arange(half))
     m = 2.0 * jnp.arange(half)[None, None, :] + jnp.arange(2.0)[:, None, None]
@@ -93,7 +105,9 @@ def _add_block(total, cosine, sine, matrices, start, first, second, s, ratio, tu
         return total + jnp.einsum("qsk,qtk->qst", odd_a * (weight * ratio[:, None, None]), odd_b), None
 
     total = jax.lax.scan(degree, total, (jnp.arange(BLOCK), cosine, sine, *matrices))[0]
-    return total, total[jnp.arange(len(total))[:, None], chosen[:, 0], chosen[:, 1]]
+    now = total[jnp.arange(len(total))[:, None], chosen[:, 0], chosen[:, 1]]
+    change = jnp.abs(now - values)
+    return total, now, change, jnp.max(change / jnp.maximum(size, 1e-300))
 
 
 @lru_cache(maxsize=64)

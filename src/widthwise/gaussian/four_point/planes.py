@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.four_point.families import Orders, quadruples
 from widthwise.gaussian.four_point.geometry import Geometry, geometry
-from widthwise.gaussian.four_point.overlap import norms_of, overlaps, planes_of, truncation
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, plane_tables
+from widthwise.gaussian.four_point.overlap import overlaps, planes_of, truncation
+from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, plane_tables, resolvable
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
 DEGREES = (32, 64, 128, 256)
-#: Kinked activations are followed to this degree: their series converges slowly.
-KINKED_DEGREES = 64
-#: Quadruples in one compiled call.
-CHUNK = 256
+#: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
+#: series converges slowly, and planes are integrated one by one. Sharp ones of more inputs are left to the sample.
+SLOW_DEGREES, MOST_SHARP = 64, 8
+#: Quadruples in one compiled call, on a processor and on an accelerator.
+CHUNKS = {"cpu": 256, "gpu": 1 << 15}
 
 
 def plane_route(
@@ -31,7 +33,7 @@ def plane_route(
     """Values (sorted quadruples, assignments) and bounds on their errors, both absolute.
 
     `tolerance` is relative to √⟨f²⟩√⟨g²⟩ of the two plane functions. None where the activation is too sharp for the
-    kernel to be resolved.
+    kernel to be resolved at so many inputs.
     """
     listed = quadruples(len(K))
     scale = np.sqrt(np.diag(K))
@@ -39,57 +41,57 @@ def plane_route(
     values = np.zeros((len(listed.sorted), len(placed)))
     errors = np.zeros(values.shape)
     left = np.flatnonzero(listed.distinct > 2)
-    task = _Task(tolerance, bool(activation.kinks), progress or (lambda share: None), len(left))
+    accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
+    slow = bool(activation.kinks) or not resolvable(activation, K, accuracy)
+    if slow and not activation.kinks and len(K) > MOST_SHARP:
+        return None
+    task = _Task(tolerance, slow, progress or (lambda share: None), len(left))
     small = np.flatnonzero(listed.distinct <= 2)
     # quadruples of one or two inputs need no series at all
-    schedule = (KINKED_DEGREES,) if activation.kinks else DEGREES
+    schedule = (SLOW_DEGREES,) if slow else DEGREES
     schedule = schedule if len(left) else (BLOCK,)
+    where = geometry(rho, listed.sorted[left])
     for start, degrees in zip((0, *schedule), schedule, strict=False):
         quads = listed.sorted[left]
-        place = geometry(rho, quads)
-        only = None if len(small) else _wanted(len(K), quads, place)
-        accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
-        tables = plane_tables(activation, K, placed, degrees, accuracy, start, only)
-        if tables is None:
-            return None
+        only = None if len(small) else _wanted(len(K), quads, where)
+        tables = plane_tables(activation, K, placed, degrees, None if slow else accuracy, start, only)
         if len(small):
             _fill_small(values, tables, listed.sorted, listed.distinct)
             errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
-        size = _overlap_all(tables, placed, quads, place, left, values, errors, task)
-        left = left[np.any(errors[left] > 1.01 * tolerance * size, axis=1)]
+        unfinished = _overlap_all(tables, placed, quads, where, left, values, errors, task)
+        left, where = left[unfinished], Geometry(*(field[unfinished] for field in where))
         if not len(left):
             break
     return values, errors
 
 
 class _Task(NamedTuple):
-    """What all rounds have in common: the tolerance, whether the activation has kinks, who asks how far it is."""
+    """What all rounds have in common: the tolerance, whether the series converges slowly, who asks how far it is."""
 
     tolerance: float
-    kinked: bool
+    slow: bool
     progress: Callable[[float], None]
     quadruples: int
 
 
-def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, values, errors, task: _Task):
-    """Add to the values of the given rows and set their errors; returns √⟨f²⟩√⟨g²⟩ of each row and assignment."""
-    sizes = np.empty((len(rows), len(placed)))
+def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, values, errors, task: _Task) -> np.ndarray:
+    """Add to the values of the given rows and set their errors; returns which rows are above the tolerance."""
+    unfinished = np.empty(len(rows), bool)
     order = np.argsort(place.first, kind="stable")  # quadruples that converge alike stand together
-    for start in range(0, len(order), CHUNK):
-        some = order[start : start + CHUNK]
-        padded = np.pad(some, (0, CHUNK - len(some)), mode="edge")
+    chunk = CHUNKS.get(jax.default_backend(), CHUNKS["gpu"])
+    for start in range(0, len(order), chunk):
+        some = order[start : start + chunk]
+        padded = np.pad(some, (0, chunk - len(some)), mode="edge")
         here = Geometry(*(field[padded] for field in place))
         first, second = planes_of(tables.plane, quads[padded], here.pairing)
         # past a kink degrees fall off too slowly for the last block to tell what is left
-        result, rest = overlaps(tables, placed, first, second, here, 0.0 if task.kinked else task.tolerance)
-        size = norms_of(tables, placed, first, second, here.pairing)
-        if task.kinked:
-            rest = truncation(tables, first, second, here.first)[:, None] * size
-        values[rows[some]] += result[: len(some)]
-        errors[rows[some]] = (rest + 1e-13 * size)[: len(some)]
-        sizes[some] = size[: len(some)]
+        found = overlaps(tables, placed, first, second, here, 0.0 if task.slow else task.tolerance)
+        left = truncation(tables, first, second, here.first)[:, None] * found.size if task.slow else found.left
+        values[rows[some]] += found.values[: len(some)]
+        errors[rows[some]] = (left + 1e-13 * found.size)[: len(some)]
+        unfinished[some] = np.any(left > task.tolerance * found.size, axis=1)[: len(some)]
         task.progress(1.0 - (len(rows) - start - len(some)) / task.quadruples)
-    return sizes
+    return unfinished
 
 
 def _wanted(inputs: int, quads: np.ndarray, place: Geometry) -> np.ndarray:

@@ -7,9 +7,12 @@ so a plane costs one small matrix product; nothing is evaluated on a two-dimensi
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
@@ -18,7 +21,8 @@ from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.grids import Grid
 from widthwise.gaussian.polynomials import basis
 
-_NUMBERS_AT_ONCE = 1 << 21
+#: Planes in one compiled call, on a processor and on an accelerator.
+_PLANES = {"cpu": 32, "gpu": 512}
 
 
 class PlaneMoments(NamedTuple):
@@ -90,12 +94,14 @@ def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: i
     p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
     coefficients = np.zeros((len(first), len(types), degrees, degrees))
     apart = np.flatnonzero(first != second)
-    step = max(1, _NUMBERS_AT_ONCE // (len(orders) * degrees * (found.terms + len(orders) * degrees)))
-    links = _links(found, degrees, first[apart])
+    data = _Series.of(found, degrees) if len(apart) else None
+    backend = jax.default_backend()
+    step = _PLANES.get(backend, _PLANES["gpu"])
     for start in range(0, len(apart), step):
         rows = apart[start : start + step]
-        made = _coefficients(found, links, degrees, first[rows], second[rows], rho[rows])
-        coefficients[rows] = made[:, p, :, q].swapaxes(0, 1)
+        padded = np.pad(rows, (0, step - len(rows)), mode="edge")
+        made = _coefficients(data, backend == "cpu", first[padded], second[padded], rho[padded])
+        coefficients[rows] = np.asarray(made)[: len(rows), p, :, q].swapaxes(0, 1)
     alone = np.flatnonzero(first == second)
     for number, pair in enumerate(types):
         series = _two_factors(found, pair)[first[alone], :degrees]
@@ -112,26 +118,46 @@ def _two_factors(found: Singles, pair: tuple[int, int]) -> np.ndarray:
     return (found.values[pair[0]] * found.values[pair[1]]) @ (found.polynomials * found.weight).T
 
 
-def _links(found: Singles, degrees: int, inputs: np.ndarray) -> dict[int, np.ndarray]:
-    """⟨σ^(p) he_i he_k⟩ (orders, degrees, terms) of each input that is asked for."""
-    weighted = (found.polynomials * found.weight).T
-    stacked = np.stack([found.values[order] for order in sorted(found.values)], axis=1)
-    return {a: (stacked[a][:, None, :] * found.polynomials[:degrees]) @ weighted for a in np.unique(inputs)}
+class _Series(NamedTuple):
+    """⟨σ^(p) he_i he_k⟩ (inputs, orders, degrees, terms), g_m (inputs, orders, terms + degrees), log √C(k+j, j)."""
+
+    links: jax.Array
+    coefficients: jax.Array
+    log_binomials: np.ndarray
+
+    @classmethod
+    def of(cls, found: Singles, degrees: int) -> _Series:
+        orders = sorted(found.values)
+        values = np.stack([found.values[order] for order in orders], axis=1)
+        links = _links(values, found.polynomials[:degrees], found.polynomials * found.weight)
+        series = np.stack([found.products[order,] for order in orders], axis=1)
+        padded = np.pad(series, ((0, 0), (0, 0), (0, degrees)))
+        return cls(links, jnp.asarray(padded), _log_binomials(degrees, found.terms))
 
 
-def _coefficients(found: Singles, links, degrees: int, first, second, rho) -> np.ndarray:
+@jax.jit
+def _links(values, polynomials, weighted):
+    return jax.lax.map(lambda one: (one[:, None, :] * polynomials) @ weighted.T, values)
+
+
+@partial(jax.jit, static_argnums=1)
+def _coefficients(data: _Series, one_by_one: bool, first, second, rho):
     """C (planes, order at a, degree in u_1, order at b, degree in u_2)."""
-    j, k = np.arange(degrees)[:, None], np.arange(found.terms)[None, :]
-    series = np.stack([found.products[order,][second] for order in sorted(found.values)], axis=1)
-    series = np.pad(series, ((0, 0), (0, 0), (0, degrees)))[:, :, j + k]  # g_{k+j}
-    width = np.sqrt(np.maximum(1.0 - rho * rho, 0.0))
-    logarithm = _log_binomials(degrees, found.terms) + k * _log(rho) + j * _log(width)
-    sign = np.where((rho < 0.0)[:, None, None] & (k % 2 == 1), -1.0, 1.0)
-    weights = series * (sign * np.exp(logarithm))[:, None]
-    planes, orders = series.shape[:2]
-    left = np.stack([links[a] for a in first]).reshape(planes, -1, found.terms)
-    right = weights.reshape(planes, -1, found.terms).swapaxes(1, 2)
-    return (left @ right).reshape(planes, orders, degrees, orders, degrees)
+    orders, degrees, terms = data.links.shape[1:]
+    j, k = jnp.arange(degrees)[:, None], jnp.arange(terms)[None, :]
+
+    def plane(place):
+        a, b, rho = place
+        width = jnp.sqrt(jnp.maximum(1.0 - rho * rho, 0.0))
+        size = jnp.exp(data.log_binomials + k * _log(rho) + j * _log(width))
+        sign = jnp.where((rho < 0.0) & (k % 2 == 1), -1.0, 1.0)
+        weights = data.coefficients[b][:, j + k] * (sign * size)  # g_{k+j}
+        product = data.links[a].reshape(-1, terms) @ weights.reshape(-1, terms).T
+        return product.reshape(orders, degrees, orders, degrees)
+
+    # on a processor one small product after the other is quickest, on an accelerator all at once
+    run = partial(jax.lax.map, plane) if one_by_one else jax.vmap(plane)
+    return run((first, second, rho))
 
 
 def _log_binomials(degrees: int, terms: int) -> np.ndarray:
@@ -140,9 +166,9 @@ def _log_binomials(degrees: int, terms: int) -> np.ndarray:
     return 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
 
 
-def _log(x: np.ndarray) -> np.ndarray:
-    """log |x| (planes, 1, 1), a large negative number for zero: 0⁰ = 1 and 0ᵏ = 0 come out right."""
-    return np.log(np.maximum(np.abs(x), 1e-300))[:, None, None]
+def _log(x):
+    """log |x|, a large negative number for zero: 0⁰ = 1 and 0ᵏ = 0 come out right."""
+    return jnp.log(jnp.maximum(jnp.abs(x), 1e-300))
 
 
 class _Overlaps:

@@ -55,18 +55,24 @@ class PlaneTables:
     one: np.ndarray
 
 
+def resolvable(activation: Activation, K: np.ndarray, accuracy: float) -> bool:
+    """Whether the series of smooth activations is there for a kernel (inputs, inputs)."""
+    return smooth_grid(activation, float(np.diag(K).max()), TERMS[0], accuracy) is not None
+
+
 def plane_tables(
     activation: Activation,
     K: np.ndarray,
     placed: tuple[Orders, ...],
     degrees: int,
-    accuracy: float,
-    start: int,
-    only=None,
-) -> PlaneTables | None:
-    """Tables from degree `start` to below `degrees`, multiples of the block. None where the activation is too sharp.
+    accuracy: float | None,
+    start: int = 0,
+    only: np.ndarray | None = None,
+) -> PlaneTables:
+    """Tables from degree `start` to below `degrees`, multiples of the block.
 
-    `only` marks the planes (inputs, inputs) that are wanted; all of them by default.
+    With an `accuracy` they come from single-input series, without one from quadrature in panels, plane by plane. `only`
+    marks the planes (inputs, inputs) that are wanted; all of them by default.
     """
     inputs, types = len(K), pair_types(placed)
     scale = np.sqrt(np.diag(K))
@@ -74,11 +80,11 @@ def plane_tables(
     plane = np.full((inputs, inputs), -1, np.int32)
     plane[first, second] = plane[second, first] = np.arange(len(first))
     rho = np.where(first == second, 1.0, K[first, second] / np.maximum(scale[first] * scale[second], 1e-300))
-    if activation.kinks:
+    if accuracy is None:
         found = _by_panels(activation, types, placed, degrees, scale, first, second, rho)
     else:
         found = _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy)
-    return None if found is None else _assemble(found, types, start, degrees, plane, first == second)
+    return _assemble(found, types, start, degrees, plane, first == second)
 
 
 def _by_panels(activation: Activation, types, placed, degrees: int, scale, first, second, rho) -> PlaneMoments:
@@ -86,15 +92,19 @@ def _by_panels(activation: Activation, types, placed, degrees: int, scale, first
     return kinked_moments(activation, types, placed, degrees, scale[first], scale[second] * rho, scale[second] * width)
 
 
-def _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy) -> PlaneMoments | None:
+def _by_series(activation, types, placed, degrees: int, scale, first, second, rho, accuracy: float) -> PlaneMoments:
+    """As many terms as the planes need; the few that no number of terms reaches go through panels."""
+    one, poor = None, np.ones(len(first), bool)
     for terms in (t for t in TERMS if t >= degrees):
         grid = smooth_grid(activation, float(scale.max()) ** 2, terms, accuracy)
         if grid is None:
-            return None
+            break
         one = singles(activation, scale, types, placed, terms, grid)
         poor = series_left(one, placed, rho, first, second) > accuracy
         if not poor.any():
             break
+    if one is None or poor.all():
+        return _by_panels(activation, types, placed, degrees, scale, first, second, rho)
     found = smooth_moments(one, types, placed, degrees, first, second, rho)
     if poor.any():
         better = _by_panels(activation, types, placed, degrees, scale, first[poor], second[poor], rho[poor])
