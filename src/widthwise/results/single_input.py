@@ -1,0 +1,128 @@
+"""`single_input`: everything the theory says about one input, to any depth, as a labelled Dataset."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
+from widthwise.flow.scaled import log_of, value_of
+from widthwise.flow.single_input import SCALES, SingleFlow, existing, single_flow
+from widthwise.network import MLP
+from widthwise.network.inputs import real_array
+from widthwise.results.labelled import WORTH_A_WARNING
+from widthwise.results.labels import label, layer_coordinate
+
+_NAMES = ("K", "Theta", *SCALES)
+_SCALE_TEXT = {(2, 0): "K²", (1, 0): "K", (1, 1): "KΘ", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)"}
+
+
+def single_input(net: MLP, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
+    """K, Theta and every tensor of order 1/n over its natural scale, for one input and any depth (theory §2, §4, §5).
+
+    Parameters
+    ----------
+    net : the network, of a hundred layers or a hundred thousand.
+    x : array (features,), or a single row (1, features).
+    tensors : which quantities, for example ["Theta", "V"]; by default all that exist for the activation.
+    layers : "all", or "last" for the output layer alone.
+
+    Returns
+    -------
+    Dataset on `layer`, counted from 1, with the coordinate `width` = n_{l−1}, the n of a layer's 1/n. `log_K` and
+    `log_Theta` are natural logarithms, finite for every kernel that is not zero; `K` and `Theta` are the same as
+    numbers, infinity above 1.8e308 and zero below 2.2e-308. `V_ratio` and its like are tensors over their scale
+    K^i Θ^j: V/K², G1/K, H1/Θ, D and F over KΘ, A, B, P, Q over Θ², R, S, T, U over Θ³/K; i and j are the attributes
+    `K_power` and `Theta_power`. A ratio is NaN only where its scale needs a K or Θ that is exactly zero: an output
+    layer with C_W = C_b = 0, or learning rates that are all zero up to there. Where a ratio is much smaller than one,
+    its error is absolute, about 1e-15 a layer.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([2] + [100] * 1999 + [1], "relu", C_W=2.0)
+    >>> ds = single_input(net, [1.0, 1.0], tensors=["V"])
+    >>> ds["V_ratio"].sel(layer=[1, 2, 2000]).values.round(9).tolist()      # 5 more a layer
+    [0.0, 5.0, 9995.0]
+    >>> ds = single_input(net.replace(C_W=1.0), [1.0, 1.0], layers="last")
+    >>> float(ds["K"][0]), float(ds["log_K"][0] / np.log(2.0))
+    (0.0, -1999.0)
+    """
+    if not isinstance(net, MLP):
+        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    if layers not in ("all", "last"):
+        raise UnknownName.of("layers", layers, ("all", "last"))
+    wanted, with_theta = _wanted(net, tensors)
+    flow = single_flow(net, _one_input(x, net.widths[0]), wanted, with_theta)
+    if flow.error > WORTH_A_WARNING:
+        warnings.warn(
+            f"single_input: estimated relative error {flow.error:.1e}, above {WORTH_A_WARNING:.0e}, in some Gaussian "
+            "expectations: the activation varies too fast at the largest kernel on the way",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    kept = slice(-1, None) if layers == "last" else slice(None)
+    coords: dict[str, Any] = layer_coordinate(tuple(range(1, net.depth + 1))[kept])
+    coords["width"] = xr.DataArray(np.asarray(net.widths[:-1])[kept], dims="layer")
+    variables = {name: (("layer",), values[kept]) for name, values in _columns(flow).items()}
+    ds = label(variables, net, coords, kind="single input", order=1, route=flow.route, numerical_error=flow.error)
+    return _described(ds)
+
+
+def _columns(flow: SingleFlow) -> dict[str, np.ndarray]:
+    columns = {"K": value_of(flow.K), "log_K": log_of(flow.K)}
+    if flow.Theta is not None:
+        columns |= {"Theta": value_of(flow.Theta), "log_Theta": log_of(flow.Theta)}
+    return columns | {f"{name}_ratio": values for name, values in flow.ratios.items()}
+
+
+def _described(ds: xr.Dataset) -> xr.Dataset:
+    for name in ds.data_vars:
+        stem = str(name).removesuffix("_ratio").removeprefix("log_")
+        if str(name).startswith("log_"):
+            ds[name].attrs["long_name"] = f"natural logarithm of {stem}"
+        elif stem in SCALES:
+            K_power, Theta_power = SCALES[stem]
+            section = "§5" if stem in ("G1", "H1") else "§4"
+            ds[name].attrs |= {
+                "long_name": f"{stem}/{_SCALE_TEXT[SCALES[stem]]} at one input (theory {section})",
+                "K_power": K_power,
+                "Theta_power": Theta_power,
+            }
+    ds["width"].attrs["long_name"] = "n of the layer's 1/n: the width of the layer below"
+    return ds
+
+
+def _wanted(net: MLP, tensors: Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
+    """Tensors of order 1/n, and whether Θ is needed."""
+    if tensors is None:
+        return existing(net.activation), net.activation.exists_at_one_input(1, 1)
+    names = [tensors] if isinstance(tensors, str) else list(tensors)
+    for name in names:
+        if name not in _NAMES:
+            raise UnknownName.of("tensors", name, _NAMES)
+    if not names:
+        raise InvalidInput("tensors", "an empty list", f"some of {', '.join(_NAMES)}")
+    wanted = tuple(name for name in SCALES if name in names)
+    return wanted, "Theta" in names or any(SCALES[name][1] for name in wanted)
+
+
+def _one_input(x: Any, features: int) -> np.ndarray:
+    array = real_array(x, "x")
+    if array.ndim == 2 and len(array) == 1:
+        array = array[0]
+    if array.ndim != 1:
+        several = array.ndim == 2 and len(array) > 1
+        raise InvalidInput(
+            "x",
+            f"an array of shape {array.shape}",
+            f"one input, shape ({features},)",
+            "Take one row, or use widthwise.theory for several inputs." if several else "",
+        )
+    if len(array) != features:
+        raise InvalidInput(
+            "x", f"{len(array)} features", f"{features}, the first of the network's widths", "Change widths[0]."
+        )
+    return array
