@@ -1,0 +1,228 @@
+"""From one network to unbiased one-network estimates of every tensor of theory §3.
+
+The last layer is averaged over exactly or nearly so: its rows are independent of the layers below, and every estimate
+holds each row at most twice, so that only E[W_ij W_ij'] = δ (C_W/n) enters. Rows that meet an output z_d become
+(C_W/n) σ_d; the others become probes ±√(C_W/n), whose squares do not scatter. With outputs i ≠ k the neuron
+structure of theory §3 then leaves one tensor each:
+    B_acbd = n E[Ĥ_ik;ab Ĥ_ik;cd]      F_acbd = n E[z_ia z_kb Ĥ_ik;cd]
+    P_abcd = n E[dĤ_ikk;abc z_id]      Q_abcd = n E[dĤ_iik;abc z_kd]
+    R_abcd = n E[ddIĤ_iikk;abcd]       S_abcd = n E[ddIIĤ_iikk;abcd]
+    T_acdb = n E[ddIIĤ_ikik;abcd]      U_adbc = n E[ddIIĤ_ikki;abcd]
+G1, H1, V, D, A come from `fluctuations`. Means over networks estimate B, F, P, …, U, G1 and H1; for V, D, A the
+product of two such means is taken off: V − G1 G1/n, D − G1 H1/n, A − H1 H1/n (`connected`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from widthwise.activations import Activation, require_derivatives
+from widthwise.errors import NotDifferentiable, UnknownName
+from widthwise.experiments.differentials import (
+    Bent,
+    bend,
+    bend_twice,
+    chain,
+    curvature_product,
+    move,
+    move_twice,
+    second_derivative,
+    third_derivative,
+)
+from widthwise.experiments.fluctuations import Moments, fluctuations
+from widthwise.experiments.reference import Reference, pair_number
+from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
+from widthwise.network import MLP
+
+#: Highest derivative of σ that stands in each tensor on a real network.
+ORDERS = {"G1": 0, "V": 0, "H1": 1, "A": 1, "B": 1, "D": 1, "F": 1, "P": 2, "Q": 2, "S": 2, "T": 2, "U": 2, "R": 3}
+#: Tensors whose one-network estimates are second moments: what to take off as a product of means.
+PRODUCTS = {"V": ("G1", "G1"), "D": ("G1", "H1"), "A": ("H1", "H1")}
+_SECOND = {"Q", "R", "S", "T", "U"}
+#: Folded into a network's key for its probes; far from the small numbers that the parameters use.
+_PROBE_KEY = 0x5EED_0001
+
+
+class Observation(NamedTuple):
+    """What one network says: tensors by name, and numbers of mean zero that take noise off them (see `Tally`)."""
+
+    tensors: dict[str, jax.Array]
+    controls: jax.Array
+
+
+def check_names(activation: Activation, names: Iterable[str]) -> tuple[str, ...]:
+    """Names in the order of `ORDERS`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
+
+    >>> from widthwise.activations import resolve
+    >>> check_names(resolve("tanh"), ["D", "B"])
+    ('G1', 'H1', 'B', 'D')
+    """
+    wanted = set()
+    for name in names:
+        if name not in ORDERS:
+            raise UnknownName.of("tensors", name, ORDERS)
+        wanted |= {name, *PRODUCTS.get(name, ())}
+    for name in sorted(wanted, key=lambda name: ORDERS[name]):
+        require_derivatives(activation, ORDERS[name], name)
+        if ORDERS[name] > activation.first_jump:
+            raise NotDifferentiable(
+                "tensors",
+                f"{name} for {activation.name}, whose derivative of order {int(activation.first_jump)} jumps",
+                f"derivatives up to order {ORDERS[name]} that are functions",
+                "Ask for tensors that exist, or use a smooth neighbour: gelu or swish for relu, erf for a step.",
+            )
+    return tuple(name for name in ORDERS if name in wanted)
+
+
+def probe_signs(net: MLP, key, probes: int = 1):
+    """Signs of `probes` pairs of probes for the last layer of the network with this key: (probes, 2, n).
+
+    >>> probe_signs(MLP([1, 8, 1], "tanh"), network_key(0, 0)).shape
+    (1, 2, 8)
+    """
+    return jax.random.rademacher(jax.random.fold_in(key, _PROBE_KEY), (probes, 2, net.n), dtype=float)
+
+
+def observe_tensors(
+    net: MLP,
+    layers: list[Layer],
+    X,
+    names: tuple[str, ...],
+    ref: Reference,
+    signs: jax.Array,
+    *,
+    gaussian: bool = True,
+) -> Observation:
+    """One network's estimates of the tensors `names` (from `check_names`) at the output layer.
+
+    Parameters
+    ----------
+    layers : parameters; those of the last layer are averaged over and not read.
+    X : jax array (inputs, features).
+    ref : K and Θ of infinite width on X, from `reference`.
+    signs : the signs of probes for the last layer, from `probe_signs`.
+    gaussian : False for other independent initialisations, at the price of more noise in G1, H1, V, D, A.
+
+    >>> import numpy as np
+    >>> from widthwise.experiments.reference import reference
+    >>> net, X, key = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]]), network_key(0, 7)
+    >>> names, layers, signs = ("G1", "V", "F"), sample_parameters(net, key), probe_signs(net, key)
+    >>> seen = jax.jit(observe_tensors, static_argnums=(0, 3))(net, layers, X, names, reference(net, X), signs)
+    >>> {name: value.shape for name, value in seen.tensors.items()}
+    {'F': (1, 1, 1, 1), 'G1': (1, 1), 'V': (1, 1, 1, 1)}
+    """
+    kernel_names = {"G1", "H1", *PRODUCTS}
+    tensors, controls = {}, jnp.zeros(0)
+    if set(names) - kernel_names:
+        found = jax.vmap(partial(_with_probes, net, layers, X, names))(signs)
+        tensors = jax.tree.map(lambda value: value.mean(axis=0), found)
+    if gaussian or kernel_names & set(names):
+        tangent = bool(set(names) - {"G1", "V"})
+        moments = fluctuations(net, layers, X, ref, tangent=tangent, controlled=gaussian)
+        tensors |= _kernel_tensors(net.n, len(X), moments, names)
+        controls = moments.controls
+    return Observation(tensors, controls)
+
+
+def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: Reference, *, probes: int = 1):
+    """`observe_tensors` of the networks `indices` of a seed, along a first axis; compiled once per network and names.
+
+    Drawing and observing are two programs: in one, the random numbers would be made again wherever they are read.
+    Parameters do not depend on the activation, so neither does the program that draws them.
+
+    >>> import numpy as np
+    >>> from widthwise.experiments.reference import reference
+    >>> net, X = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]])
+    >>> seen = observe_batch(net, 0, np.arange(100), X, ("G1", "V"), reference(net, X))
+    >>> seen.tensors["V"].shape, seen.controls.shape
+    ((100, 1, 1, 1, 1), (100, 1))
+    """
+    layers, signs = _draw(net.replace(activation="linear"), probes, seed, jnp.asarray(indices))
+    return _observe(net, names, layers, signs, jnp.asarray(X), ref)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _draw(net: MLP, probes: int, seed, indices):
+    keys = jax.vmap(partial(network_key, seed))(indices)
+    return jax.vmap(lambda key: (sample_parameters(net, key), probe_signs(net, key, probes)))(keys)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _observe(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference):
+    return jax.vmap(lambda some, probes: observe_tensors(net, some, X, names, ref, probes))(layers, signs)
+
+
+def connected(means: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """Means over networks, with the products of means taken off V, D and A (theory §3); leading axes are allowed.
+
+    >>> import numpy as np
+    >>> one = {"G1": np.full((1, 1), 2.0), "V": np.full((1, 1, 1, 1), 3.0)}
+    >>> float(connected(one, n=8)["V"][0, 0, 0, 0])
+    2.5
+    """
+    result = dict(means)
+    for name in PRODUCTS.keys() & means.keys():
+        left, right = (means[part] for part in PRODUCTS[name])
+        result[name] = means[name] - left[..., :, :, None, None] * right[..., None, None, :, :] / n
+    return result
+
+
+def _kernel_tensors(n: int, inputs: int, moments: Moments, names: tuple[str, ...]) -> dict[str, jax.Array]:
+    """G1, H1 from E[δ] and V, D, A from E[δδᵀ], laid out over inputs."""
+    number = pair_number(inputs)
+    count = inputs * (inputs + 1) // 2
+    shift = {"G1": 0, "H1": count}
+    found = {}
+    for name in names:
+        if name in shift:
+            found[name] = n * moments.mean[shift[name] + number]
+        elif name in PRODUCTS:
+            left, right = (shift[part] + number for part in PRODUCTS[name])
+            found[name] = n * moments.square[left[:, :, None, None], right]
+    return found
+
+
+def _with_probes(net: MLP, layers: list[Layer], X, names: tuple[str, ...], signs) -> dict[str, jax.Array]:
+    """B, F, P, …, U with one pair of probes for the last layer's rows, averaged over their two roles."""
+    n, C_W = net.n, net.C_W[-1]
+    hidden = layers[:-1]
+    s = forward(net, [*hidden, Layer(signs, jnp.zeros(2))], X)[0][-1]
+    rows = jnp.concatenate([jnp.sqrt(C_W / n) * signs, s])
+    c = chain(net, [*hidden, Layer(rows, jnp.zeros(len(rows)))], X, max(ORDERS[name] for name in names))
+    outputs = [delta[2:] for delta in c.signals]  # rows σ_d
+
+    def roles(i, k):
+        """The tensors that one order of the probes gives, and the Hessians of z_i along v_i and v_k."""
+        first, second = ([delta[jnp.array([row])] for delta in c.signals] for row in (i, k))
+        motion = move(c, second)
+        found = {"B": C_W * jnp.einsum("abn,cdn->acbd", motion.ds[-1][0], motion.ds[-1][0])}
+        bents: list[Bent] = []
+        if _SECOND & set(names):
+            bents = [bend(c, first, move(c, first)), bend(c, first, motion)]
+            found["Q"] = C_W * jnp.moveaxis(second_derivative(c, bents[0], outputs)[0, 0], 0, -1)
+            found["S"] = n * curvature_product(c, bents[1], bents[1])[0, 0, 0, 0]
+        if {"P", "R"} & set(names):
+            dds, ddh = move_twice(c, motion)
+            found["P"] = C_W * jnp.einsum("bcan,dn->abcd", dds[-1][0, :, 0], s)
+            if "R" in names:
+                twice = bend_twice(c, bents[1], ddh)
+                found["R"] = n * third_derivative(c, first, bents[1], twice, dds)[0, 0, 0, 0]
+        return {name: found[name] for name in names if name in found}, bents
+
+    both, bents = jax.vmap(roles)(jnp.array([0, 1]), jnp.array([1, 0]))
+    tensors = {name: value.mean(axis=0) for name, value in both.items()}
+    one, other = (jax.tree.map(lambda x, role=role: x[role], bents) for role in (0, 1))
+    if "T" in names:
+        tensors["T"] = n * jnp.transpose(curvature_product(c, one[0], other[0])[0, 0, 0, 0], (0, 2, 3, 1))
+    if "U" in names:
+        tensors["U"] = n * jnp.transpose(curvature_product(c, one[1], other[1])[0, 0, 0, 0], (0, 3, 1, 2))
+    if "F" in names:
+        below = zip(c.features[:-1], outputs[:-1], strict=True)
+        total = sum((jnp.einsum("cd,acn,bdn->acbd", g, delta, delta) for g, delta in below), jnp.zeros((len(X),) * 4))
+        tensors["F"] = C_W**2 / n * total
+    return tensors

@@ -1,0 +1,151 @@
+"""Means over many networks, with standard errors, in memory that does not grow with their number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from widthwise.errors import InvalidInput
+from widthwise.experiments.estimators import connected
+
+#: Control variates are used once there are this many networks for each of them.
+NETWORKS_PER_CONTROL = 8
+
+
+class Estimate(NamedTuple):
+    """A tensor and its standard error, entry by entry."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+@dataclass
+class Tally:
+    """Sums over networks, kept in blocks: network i belongs to block i mod `blocks`.
+
+    The mean of an observation minus β times the mean of its controls, which is zero in expectation, has the same
+    expectation and less noise; β is the regression over all networks. `n` is the width that 1/n refers to. Errors
+    come from leaving out one block at a time, so they hold for the products of means in V, D, A too.
+
+    >>> from widthwise.experiments.estimators import check_names, observe_batch
+    >>> from widthwise.experiments.reference import reference
+    >>> from widthwise.network import MLP
+    >>> net, X = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]])
+    >>> names, tally = check_names(net.activation, ["V"]), Tally(net.n)
+    >>> for start in range(0, 400, 100):
+    ...     indices = np.arange(start, start + 100)
+    ...     tally.add(indices, *observe_batch(net, 0, indices, X, names, reference(net, X)))
+    >>> V = tally.estimates()["V"]
+    >>> tally.networks, V.value.shape, bool(V.error.item() < 0.05 * V.value.item())
+    (400, (1, 1, 1, 1), True)
+    """
+
+    n: int
+    blocks: int = 64
+    counts: np.ndarray = field(init=False)
+    sums: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    control_sums: np.ndarray = field(init=False)
+    control_squares: np.ndarray = field(init=False)
+    products: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+
+    def __post_init__(self):
+        if self.blocks < 2:
+            raise InvalidInput("blocks", str(self.blocks), "at least 2, of which one is left out at a time")
+        self.counts = np.zeros(self.blocks)
+
+    @property
+    def networks(self) -> int:
+        return int(self.counts.sum())
+
+    def add(self, indices, tensors: Mapping[str, Any], controls) -> None:
+        """Take in networks `indices`, whose tensors (networks, …) and controls (networks, controls) were observed."""
+        controls = np.asarray(controls)
+        if not self.sums:
+            self._allocate(tensors, controls)
+        member = (np.asarray(indices) % self.blocks == np.arange(self.blocks)[:, None]).astype(float)
+        self.counts += member.sum(axis=1)
+        self.control_sums += member @ controls
+        self.control_squares += controls.T @ controls
+        for name, value in tensors.items():
+            flat = np.reshape(value, (len(controls), -1))
+            self.sums[name] += (member @ flat).reshape(self.sums[name].shape)
+            self.products[name] += controls.T @ flat
+
+    def _allocate(self, tensors: Mapping[str, Any], controls: np.ndarray) -> None:
+        count = controls.shape[1]
+        self.control_sums, self.control_squares = np.zeros((self.blocks, count)), np.zeros((count, count))
+        for name, value in tensors.items():
+            shape = np.shape(value)[1:]
+            self.sums[name] = np.zeros((self.blocks, *shape))
+            self.products[name] = np.zeros((count, int(np.prod(shape))))
+
+    def merge(self, other: Tally) -> None:
+        """Add the sums of another tally of the same observations."""
+        if (self.n, self.blocks) != (other.n, other.blocks):
+            raise InvalidInput("other", f"n={other.n}, blocks={other.blocks}", f"n={self.n}, blocks={self.blocks}")
+        if not self.sums:
+            self._allocate(other.sums, other.control_sums)
+        self.counts += other.counts
+        self.control_sums += other.control_sums
+        self.control_squares += other.control_squares
+        for name in self.sums:
+            self.sums[name] += other.sums[name]
+            self.products[name] += other.products[name]
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every tensor with its standard error."""
+        return {name: jackknife(values) for name, values in self.replicates().items()}
+
+    def replicates(self) -> dict[str, np.ndarray]:
+        """For each tensor the estimate from all networks, then those without one block each: (1 + blocks used, …).
+
+        Any function of several tensors has its error from these: `jackknife` of the function's values.
+        """
+        used = self.counts > 0
+        if used.sum() < 2:
+            raise InvalidInput("networks", str(self.networks), "at least 2", "Errors come from their scatter.")
+        counts = _leaving_one_out(self.counts[used])
+        luck = _leaving_one_out(self.control_sums[used]) / counts[:, None]
+        inverse, inflation = self._regression()
+        means = {}
+        for name, blocks in self.sums.items():
+            sums = _leaving_one_out(blocks[used])
+            mean = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
+            covariance = self.products[name] - np.outer(self.control_sums.sum(axis=0), mean[0])
+            mean = mean - (luck @ (inverse @ covariance)).reshape(mean.shape)
+            means[name] = mean[0] + inflation * (mean - mean[0])
+        return connected(means, self.n)
+
+    def _regression(self) -> tuple[np.ndarray, float]:
+        """The inverse covariance of the controls (times the networks), and what fitting them adds to errors."""
+        M, total = self.networks, self.control_sums.sum(axis=0)
+        if NETWORKS_PER_CONTROL * len(total) > M:
+            return np.zeros_like(self.control_squares), 1.0
+        covariance = self.control_squares - np.outer(total, total) / M
+        scale = np.sqrt(np.diag(covariance))
+        scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
+        unit = covariance * np.outer(scale, scale)
+        inverse = np.linalg.pinv(unit, rcond=1e-8, hermitian=True) * np.outer(scale, scale)
+        return inverse, float(np.sqrt((M - 1) / (M - 1 - len(total))))
+
+
+def jackknife(replicates: np.ndarray) -> Estimate:
+    """Value and standard error from (all, without block 1, without block 2, …) along the first axis.
+
+    >>> sample = np.array([1.0, 2.0, 6.0])
+    >>> found = jackknife(np.array([sample.mean(), *((sample.sum() - sample) / 2)]))
+    >>> bool(np.isclose(found.error, sample.std(ddof=1) / np.sqrt(3)))
+    True
+    """
+    left_out = replicates[1:]
+    spread = left_out - left_out.mean(axis=0)
+    return Estimate(replicates[0], np.sqrt((len(left_out) - 1) / len(left_out) * np.sum(spread**2, axis=0)))
+
+
+def _leaving_one_out(blocks: np.ndarray) -> np.ndarray:
+    """The sum of all blocks, then of all but one each."""
+    total = blocks.sum(axis=0)
+    return np.concatenate([total[None], total - blocks])
