@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from widthwise.flow.output_density import OutputDensity, output_density
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
     from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
-    from widthwise.network import MLP, GradientDescent, GradientFlow
+    from widthwise.inference.observables.labelled import expected_error, trained_kernel
+    from widthwise.network import MLP, GradientDescent, GradientFlow, NewtonStep
     from widthwise.results import load, network_of, save, theory
+    from widthwise.results.single_input import single_input
 
 _HOME = {
     "Activation": "activations",
@@ -51,6 +53,10 @@ _HOME = {
     "network_of": "results",
     "save": "results",
     "theory": "results",
+    "single_input": "results.single_input",
+    "expected_error": "inference.observables.labelled",
+    "trained_kernel": "inference.observables.labelled",
+    "NewtonStep": "network",
 }
 
 __all__ = [
@@ -63,6 +69,7 @@ __all__ = [
     "Expectation",
     "GradientDescent",
     "GradientFlow",
+    "NewtonStep",
     "OutputDensity",
     "WidthwiseError",
     "__version__",
@@ -70,6 +77,7 @@ __all__ = [
     "compare",
     "couplings",
     "expectation",
+    "expected_error",
     "kernel_derivative",
     "load",
     "max_learning_rate",
@@ -81,7 +89,9 @@ __all__ = [
     "sample_posterior",
     "sample_prior",
     "save",
+    "single_input",
     "theory",
+    "trained_kernel",
 ]
 
 

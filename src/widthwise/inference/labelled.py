@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -10,11 +11,17 @@ import xarray as xr
 
 from widthwise.errors import InvalidInput
 from widthwise.flow import kernel_flow
+from widthwise.flow.finite import FiniteFlow
+from widthwise.inference.clock import Clock
+from widthwise.inference.corrections import PRIOR, TRAINING, at_output, joint_tensors, require_tensors, warn_if_large
 from widthwise.inference.gaussian_process import GaussianProcess, draw
 from widthwise.inference.linear_training import Kernels, trained
+from widthwise.inference.posterior_corrections import posterior_corrections
+from widthwise.inference.trained_moments import Basis, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
-from widthwise.network import MLP, GradientDescent, GradientFlow, check_inputs
+from widthwise.network import MLP, GradientFlow, check_inputs
 from widthwise.network.inputs import check_targets
+from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 
 _PAIRS = ("output", "test", "output_", "test_")
@@ -30,25 +37,30 @@ def predict(
     ----------
     X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output; loss ½Σ(z−y)².
     X_test : (tests, features).
-    algorithm : `GradientFlow()` (default) or `GradientDescent(learning_rate)`, to convergence or for a given time.
-    order : 0, infinite width.
+    algorithm : `GradientFlow()` (default) or `GradientDescent(learning_rate)`, to convergence or for a given
+        time; or `NewtonStep()`, which fits the training data in one step.
+    order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
 
     Returns
     -------
     Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the same at the
-    training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_).
+    training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_). With order=1
+    mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
     >>> p = ww.predict(net, [[-1.0], [1.0]], [0.5, -0.5], [[-1.0], [0.0]])
     >>> bool(abs(p["mean"] - [[0.5, 0.0]]).max() < 1e-9)
     True
+    >>> p = ww.predict(net, [[-1.0], [1.0]], [0.5, 0.5], [[0.0]], order=1)
+    >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
+    True
     """
     _check_order(order)
-    X, y, X_test = _check_data(net, X_train, y_train, X_test)
-    algorithm = GradientFlow() if algorithm is None else algorithm
-    if not isinstance(algorithm, GradientFlow | GradientDescent):
-        raise InvalidInput("algorithm", repr(algorithm), "GradientFlow() or GradientDescent(learning_rate)")
+    X, y, X_test = check_data(net, X_train, y_train, X_test)
+    algorithm = check_algorithm(algorithm)
+    if order == 1:
+        require_tensors(net, len(X) + len(X_test), TRAINING)
     kernels = _kernels(net, X, X_test)
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
@@ -57,19 +69,29 @@ def predict(
         "train_mean0": (("output", "train"), at_train.mean.T),
         "train_cov0": (_TRAIN_PAIRS, _per_output(at_train.covariance, y.shape[1])),
     }
-    return label(variables, net, kind="predict", order=0, algorithm=repr(algorithm))
+    details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
+    if order == 1:
+        flow = joint_flow(net, X, X_test, TRAINING)
+        details |= {"route": flow.route, "numerical_error": flow.error}
+        basis, clock = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), Clock.of(algorithm)
+        (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
+        variables = _corrected(net, variables, tests.mean, tests.covariance, np.linalg.norm(kernels.K_xx))
+        variables["train_mean1"] = (("output", "train"), training.mean)
+        variables["train_cov1"] = (_TRAIN_PAIRS, training.covariance)
+    return label(variables, net, **details)
 
 
 def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int = 0, noise: float = 0.0) -> xr.Dataset:
     """Bayesian posterior over the network's outputs, and the log evidence (theory §9).
 
     At infinite width the prior is a Gaussian process with kernel K. `noise` is the variance of the observation
-    noise; with none, the posterior interpolates.
+    noise; with none, the posterior interpolates. To order 1/n the kernel is random, and the data reweight it.
 
     Returns
     -------
     Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the scalars
-    log_evidence0, log_evidence, summed over outputs.
+    log_evidence0, log_evidence, summed over outputs. With order=1 mean1, cov1, log_evidence1 are the coefficients of
+    1/n, included in mean, cov and log_evidence.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "erf", C_b=0.1, C_W=1.5)
@@ -78,14 +100,24 @@ def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int =
     (True, True)
     """
     _check_order(order)
-    X, y, X_test = _check_data(net, X_train, y_train, X_test)
+    X, y, X_test = check_data(net, X_train, y_train, X_test)
     noise = _check_noise(noise)
+    if order == 1:
+        require_tensors(net, len(X) + len(X_test), PRIOR)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = _condition(K_AA, noise, X)
-    evidence = process.log_evidence(y)
+    evidence, change = process.log_evidence(y), {}
     variables = _moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
-    variables |= {"log_evidence0": ((), evidence), "log_evidence": ((), evidence)}
-    return label(variables, net, kind="posterior", order=0, noise=noise)
+    details = {"kind": "posterior", "order": order, "noise": noise}
+    if order == 1:
+        flow = joint_flow(net, X, X_test, PRIOR)
+        details |= {"route": flow.route, "numerical_error": flow.error}
+        mean1, cov1, evidence1 = posterior_corrections(y=y, noise=noise, **at_output(flow))
+        variables = _corrected(net, variables, mean1, cov1, np.linalg.norm(K_xx))
+        change = {"log_evidence1": ((), evidence1)}
+        evidence += evidence1 / net.n
+    variables |= {"log_evidence0": ((), process.log_evidence(y)), **change, "log_evidence": ((), evidence)}
+    return label(variables, net, **details)
 
 
 def max_learning_rate(net: MLP, X_train: Any) -> float:
@@ -126,12 +158,18 @@ def sample_posterior(
     >>> bool(abs(s.isel(test=0) - 0.3).max() < 1e-6)
     True
     """
-    X, y, X_test = _check_data(net, X_train, y_train, X_test)
+    X, y, X_test = check_data(net, X_train, y_train, X_test)
     noise = _check_noise(noise)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = _condition(K_AA, noise, X)
     values = draw(process.mean(K_xA, y), process.covariance(K_xx, K_xA), _count(samples), _seed(seed))
     return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
+
+
+def joint_flow(net: MLP, X: np.ndarray, X_test: np.ndarray, wanted: tuple[str, ...]) -> FiniteFlow:
+    """Tensors of order 1/n on training inputs, then test inputs, behind a progress bar."""
+    with DelayedProgress("tensors of order 1/n", None) as progress:
+        return joint_tensors(net, np.concatenate([X, X_test]), wanted, progress)
 
 
 def _prior(net: MLP, X: np.ndarray, X_test: np.ndarray) -> list[np.ndarray]:
@@ -163,6 +201,24 @@ def _moments(mean: np.ndarray, covariance: np.ndarray, outputs: int) -> dict[str
     }
 
 
+def _corrected(net: MLP, variables: dict[str, tuple], mean1: np.ndarray, cov1: np.ndarray, scale) -> dict[str, tuple]:
+    """Moments with their coefficients of 1/n put in; a warning where these are not small. `scale`: of the prior."""
+    mean0, cov0 = variables["mean0"][1], variables["cov0"][1]
+    typical = math.sqrt(np.sum(mean0**2) + max(np.einsum("ixix->", cov0), 0.0))
+    warn_if_large(net, "mean", typical, float(np.linalg.norm(mean1)), math.sqrt(scale))
+    warn_if_large(net, "covariance", float(np.linalg.norm(cov0)), float(np.linalg.norm(cov1)), scale)
+    pair = ("output", "test")
+    moments = {
+        "mean0": (pair, mean0),
+        "mean1": (pair, mean1),
+        "mean": (pair, mean0 + mean1 / net.n),
+        "cov0": (_PAIRS, cov0),
+        "cov1": (_PAIRS, cov1),
+        "cov": (_PAIRS, cov0 + cov1 / net.n),
+    }
+    return moments | {name: value for name, value in variables.items() if name not in moments}
+
+
 def _per_output(covariance: np.ndarray, outputs: int) -> np.ndarray:
     """δ_ij times the covariance, on (output, input, output', input')."""
     return np.einsum("ij,xy->ixjy", np.eye(outputs), covariance)
@@ -174,15 +230,23 @@ def _check_net(net: Any) -> MLP:
     return net
 
 
-def _check_data(net: MLP, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def check_data(net: MLP, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     features, outputs = _check_net(net).widths[0], net.widths[-1]
     X = check_inputs(X_train, features, "X_train")
     return X, check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
 
 
+def check_algorithm(algorithm: Any) -> Algorithm:
+    if algorithm is None:
+        return GradientFlow()
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidInput("algorithm", repr(algorithm), "GradientFlow() or GradientDescent(learning_rate)")
+    return algorithm
+
+
 def _check_order(order: int) -> None:
-    if order != 0:
-        raise InvalidInput("order", repr(order), "0: corrections in 1/n are not part of this version")
+    if isinstance(order, bool) or order not in (0, 1):
+        raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
 
 
 def _check_noise(noise: float) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.errors import SingularKernel, UnstableLearningRate
-from widthwise.network import GradientDescent, GradientFlow
+from widthwise.network.algorithms import GradientDescent, GradientFlow, NewtonStep
 
-Algorithm = GradientFlow | GradientDescent
+Algorithm = GradientFlow | GradientDescent | NewtonStep
 
 
 def refuse_singular(kernel: np.ndarray, X: np.ndarray, symbol: str, remedy: str) -> SingularKernel:
@@ -68,28 +68,30 @@ class Spectrum:
                 f"{algorithm.learning_rate:g}",
                 f"less than 2/λ_max = {self.largest_stable_rate:.6g}, the stable bound on these training inputs",
             )
-        endless = algorithm.time is None if isinstance(algorithm, GradientFlow) else algorithm.steps is None
-        if endless and self.values[0] <= len(self.values) * np.finfo(float).eps * self.values[-1]:
-            limited = "GradientFlow(time=…)" if isinstance(algorithm, GradientFlow) else "a number of steps"
+        singular = self.values[0] <= len(self.values) * np.finfo(float).eps * self.values[-1]
+        if duration(algorithm) is None and (singular or coinciding_rows(X)):
+            limited = "a number of steps" if isinstance(algorithm, GradientDescent) else "GradientFlow(time=…)"
             raise refuse_singular(Theta, X, "Theta", f"train for a finite time with {limited}")
 
-    def decay(self, algorithm: Algorithm) -> np.ndarray:
-        """What is left of each eigenmode of the error z − y: e^{−λt}, or (1 − ηλ)^steps."""
-        if isinstance(algorithm, GradientFlow):
-            return np.zeros(len(self.values)) if algorithm.time is None else np.exp(-self.values * algorithm.time)
-        if algorithm.steps is None:
-            return np.zeros(len(self.values))
-        return (1.0 - algorithm.learning_rate * self.values) ** algorithm.steps
-
     def response(self, algorithm: Algorithm) -> np.ndarray:
-        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, so that z_x → z_x − Θ_xA G (z_A − y) (theory §8, free part)."""
-        small = self.values <= 1e-14 * self.values[-1]
-        if isinstance(algorithm, GradientFlow):
-            exponent = -self.values * algorithm.time if algorithm.time is not None else None
-            reached = -np.expm1(exponent) if exponent is not None else np.ones(len(self.values))
-            limit = algorithm.time
+        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, so that z_x → z_x − Θ_xA G (z_A − y) (theory §8, free part).
+
+        What is left of an eigenmode of the error, its decay, is e^{−λt}, or (1 − ηλ)^steps, or nothing.
+        """
+        small, time = self.values <= 1e-14 * self.values[-1], duration(algorithm)
+        if time is None:
+            reached, limit = np.ones(len(self.values)), 0.0
+        elif isinstance(algorithm, GradientDescent):
+            reached = 1.0 - (1.0 - algorithm.learning_rate * self.values) ** time
+            limit = algorithm.learning_rate * time
         else:
-            reached = 1.0 - self.decay(algorithm)
-            limit = None if algorithm.steps is None else algorithm.learning_rate * algorithm.steps
-        weights = np.where(small, 0.0 if limit is None else limit, reached / np.where(small, 1.0, self.values))
+            reached, limit = -np.expm1(-self.values * time), time
+        weights = np.where(small, limit, reached / np.where(small, 1.0, self.values))
         return (self.vectors * weights) @ self.vectors.T
+
+
+def duration(algorithm: Algorithm) -> float | None:
+    """A time, a number of steps, or None where the training data are fitted."""
+    if isinstance(algorithm, GradientFlow):
+        return algorithm.time
+    return algorithm.steps if isinstance(algorithm, GradientDescent) else None

@@ -47,6 +47,17 @@ class GradientDescent:
                 raise InvalidInput("steps", repr(self.steps), "a non-negative integer, or None for convergence")
 
 
+@dataclass(frozen=True)
+class NewtonStep:
+    """One step θ → θ − λ (∂z/∂θ)ᵀ a, with the a that makes the stepped network fit its training targets (theory §8).
+
+    At infinite width it ends where gradient flow ends; at order 1/n it does not: it sees the kernel at one point only.
+
+    >>> NewtonStep()
+    NewtonStep()
+    """
+
+
 def _positive(value: object, zero: bool = False) -> bool:
     try:
         number = float(value)  # pyright: ignore[reportArgumentType]

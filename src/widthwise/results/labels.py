@@ -29,13 +29,29 @@ MEANING = {
     "T": "mean of the second differential ddII, second pairing (theory §3)",
     "U": "mean of the second differential ddII, third pairing (theory §3)",
     "mean0": "mean over initialisations at infinite width",
+    "mean1": "coefficient of 1/n in the mean (theory §8, §9)",
     "mean": "mean over initialisations",
     "cov0": "covariance over initialisations at infinite width",
+    "cov1": "coefficient of 1/n in the covariance (theory §8, §9)",
     "cov": "covariance over initialisations",
     "train_mean0": "mean at the training inputs at infinite width",
     "train_cov0": "covariance at the training inputs at infinite width",
+    "train_mean1": "coefficient of 1/n in the mean at the training inputs",
+    "train_cov1": "coefficient of 1/n in the covariance at the training inputs",
     "log_evidence0": "log probability of the training targets at infinite width",
+    "log_evidence1": "coefficient of 1/n in the log probability of the training targets (theory §9)",
     "log_evidence": "log probability of the training targets",
+    "bias": "squared bias over initialisations",
+    "variance": "variance over initialisations",
+    "error": "expected squared error over initialisations",
+    "kernel": "mean neural tangent kernel after training",
+    "kernel0": "neural tangent kernel at infinite width (theory §2)",
+    "initial1": "coefficient of 1/n in the mean neural tangent kernel at initialisation (theory §3)",
+    "change1": "coefficient of 1/n in the mean change of the neural tangent kernel by training (theory §8)",
+} | {
+    f"{name}{power}": f"{meaning} {at}"
+    for name, meaning in (("bias", "squared bias"), ("variance", "variance"), ("error", "expected squared error"))
+    for power, at in ((0, "at infinite width"), (1, ": coefficient of 1/n"))
 }
 
 

@@ -1,0 +1,114 @@
+"""How long an algorithm trains, as weights of chains of events (theory §8, gradient flow and gradient descent alike).
+
+In the eigenbasis of Θ an error decays at the rate λ_p, a product of errors at the joint rate
+    λ_pq = λ_p + λ_q − ηλ_pλ_q,      1 − ηλ_pq = μ_pμ_q,      μ = 1 − ηλ,      with η = 0 for gradient flow.
+Every coefficient of the perturbed solution is a chain of events at times s_1 > s_2 > … , the output first:
+    φ(λ_1, …, λ_m) = Σ or ∫ of the decays at rate λ_j between events j−1 and j, and none before the first.
+That is the divided difference (−1)^m f[0, λ_1, …, λ_m] of f(λ) = (1 − ηλ)^steps or e^{−λt}. Trained to convergence it
+is 1/(λ_1 ⋯ λ_m). Stopped early, it is read off a power of a small triangular matrix, which sums the same series by
+repeated squaring: nothing is divided, so rates may coincide or vanish.
+
+A single step that fits the training data has all its events at one time: in place of chains stand φ(λ_p, λ_q, …) of the
+separate rates, and only events that happen at once are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from widthwise.inference.training_kernel import Algorithm, duration
+from widthwise.network.algorithms import GradientDescent, NewtonStep
+
+#: Terms of the exponential series at a scaled rate below 1/4: the first one dropped is below rounding.
+SERIES = 14
+#: Entries {(row, column): values} on and above the diagonal; an entry depends on the rates between row and column.
+Triangle = dict[tuple[int, int], Any]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Step η (0 for flow) and duration: a number of steps, a time, or None for convergence; or a single step."""
+
+    step: float
+    duration: float | None
+    single: bool = False
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> Clock:
+        step = algorithm.learning_rate if isinstance(algorithm, GradientDescent) else 0.0
+        return cls(step, duration(algorithm), isinstance(algorithm, NewtonStep))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether several events can fall on one time."""
+        return self.single or self.step > 0.0
+
+    def joint(self, *rates: Any) -> Any:
+        """The rate of a product of modes: λ_p + λ_q − ηλ_pλ_q, and so on.
+
+        >>> float(Clock(0.5, None).joint(1.0, 2.0)), float(Clock(0.0, None).joint(1.0, 2.0))
+        (2.0, 3.0)
+        """
+        return reduce(lambda left, right: left + right - self.step * left * right, rates)
+
+    def kept(self, *rates: Any) -> Any:
+        """What one step leaves of a product of modes: Π (1 − ηλ), which is 1 for flow."""
+        return reduce(lambda left, rate: left * (1.0 - self.step * rate), rates, 1.0)
+
+    def chain(self, *rates: Any, first: Any = 0.0) -> Any:
+        """φ(λ_1, …, λ_m), rates broadcast; with `first` the output itself decays, (−1)^m f[first, λ_1, …, λ_m].
+
+        >>> float(Clock(0.3, None).chain(2.0, 5.0)), float(Clock(0.25, 2).chain(1.0, 1.0))
+        (0.1, 0.0625)
+        """
+        nodes = [np.asarray(rate, dtype=float) for rate in (first, *rates)]
+        shape = np.broadcast_shapes(*(rate.shape for rate in nodes))
+        if self.duration is None:
+            value = 0.0 if np.any(first) else reduce(lambda left, rate: left / rate, rates, 1.0)
+        elif self.step == 0.0:
+            value = self._flow(nodes, self.duration)[0, len(rates)]
+        else:
+            value = self._steps(nodes, int(self.duration))[0, len(rates)]
+        return np.broadcast_to(value, shape)
+
+    def _steps(self, nodes: Sequence[np.ndarray], steps: int) -> Triangle:
+        """The matrix with 1 − ηλ_j on its diagonal and η above it, to the power of the number of steps."""
+        base = _bidiagonal([1.0 - self.step * rate for rate in nodes], self.step)
+        power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
+        while steps:
+            if steps & 1:
+                power = _product(power, base)
+            steps >>= 1
+            base = _product(base, base) if steps else base
+        return power
+
+    @staticmethod
+    def _flow(nodes: Sequence[np.ndarray], time: float) -> Triangle:
+        """exp of time × the matrix with −λ_j on its diagonal and 1 above it: a series, then squarings."""
+        fastest = max(float(np.max(rate)) for rate in nodes) * time
+        squarings = max(0, int(np.ceil(np.log2(max(4.0 * max(fastest, time), 1e-300)))))
+        scale = time / 2.0**squarings
+        scaled = _bidiagonal([-scale * rate for rate in nodes], scale)
+        power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
+        for term in range(SERIES, 0, -1):
+            power = {at: value / term for at, value in _product(scaled, power).items()}
+            power |= {(j, j): 1.0 + power[j, j] for j in range(len(nodes))}
+        for left in range(squarings - 1, -1, -1):
+            power = _product(power, power)
+            power |= {(j, j): np.exp(-rate * time / 2.0**left) for j, rate in enumerate(nodes)}
+        return power
+
+
+def _bidiagonal(diagonal: Sequence[Any], above: float) -> Triangle:
+    size = len(diagonal)
+    zero: Triangle = {(i, j): 0.0 for i in range(size) for j in range(i, size)}
+    return zero | {(j, j): diagonal[j] for j in range(size)} | {(j, j + 1): above for j in range(size - 1)}
+
+
+def _product(left: Triangle, right: Triangle) -> Triangle:
+    return {(i, j): sum(left[i, k] * right[k, j] for k in range(i, j + 1)) for i, j in left}
