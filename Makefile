@@ -38,6 +38,7 @@ $(PEER)/.installed:
 
 bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/kernels.py --peer $(PEER)/bin/python
+	$(BIN)/python benchmarks/finite.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict
