@@ -14,7 +14,17 @@ from widthwise.version import __version__
 if TYPE_CHECKING:
     from widthwise.activations import Activation, activation
     from widthwise.comparison import Comparison, compare
-    from widthwise.errors import AccuracyWarning, ExpansionWarning, WidthwiseError
+    from widthwise.criticality.advice import Advice, advise
+    from widthwise.criticality.asymptotics import asymptotics
+    from widthwise.criticality.critical import Critical, critical
+    from widthwise.criticality.depth_width import depth_width, mutual_information, optimal_aspect_ratio
+    from widthwise.criticality.fixed_points import fixed_points
+    from widthwise.criticality.labelled import phase_diagram
+    from widthwise.criticality.learning_rates import equalise, layer_shares, power_law_rates
+    from widthwise.criticality.phase_diagram import critical_line
+    from widthwise.criticality.susceptibilities import correlation_length, kernel_map, susceptibilities
+    from widthwise.criticality.tuning import make_critical, shaped
+    from widthwise.errors import AccuracyWarning, ExpansionWarning, NotCritical, WidthwiseError
     from widthwise.experiments.labelled import measure
     from widthwise.flow.couplings import Couplings, couplings
     from widthwise.flow.output_density import OutputDensity, output_density
@@ -57,39 +67,79 @@ _HOME = {
     "expected_error": "inference.observables.labelled",
     "trained_kernel": "inference.observables.labelled",
     "NewtonStep": "network",
+    "Critical": "criticality.critical",
+    "critical": "criticality.critical",
+    "correlation_length": "criticality.susceptibilities",
+    "kernel_map": "criticality.susceptibilities",
+    "susceptibilities": "criticality.susceptibilities",
+    "fixed_points": "criticality.fixed_points",
+    "phase_diagram": "criticality.labelled",
+    "critical_line": "criticality.phase_diagram",
+    "asymptotics": "criticality.asymptotics",
+    "equalise": "criticality.learning_rates",
+    "layer_shares": "criticality.learning_rates",
+    "power_law_rates": "criticality.learning_rates",
+    "depth_width": "criticality.depth_width",
+    "mutual_information": "criticality.depth_width",
+    "optimal_aspect_ratio": "criticality.depth_width",
+    "make_critical": "criticality.tuning",
+    "shaped": "criticality.tuning",
+    "Advice": "criticality.advice",
+    "advise": "criticality.advice",
+    "NotCritical": "errors",
 }
 
 __all__ = [
     "MLP",
     "AccuracyWarning",
     "Activation",
+    "Advice",
     "Comparison",
     "Couplings",
+    "Critical",
     "ExpansionWarning",
     "Expectation",
     "GradientDescent",
     "GradientFlow",
     "NewtonStep",
+    "NotCritical",
     "OutputDensity",
     "WidthwiseError",
     "__version__",
     "activation",
+    "advise",
+    "asymptotics",
     "compare",
+    "correlation_length",
     "couplings",
+    "critical",
+    "critical_line",
+    "depth_width",
+    "equalise",
     "expectation",
     "expected_error",
+    "fixed_points",
     "kernel_derivative",
+    "kernel_map",
+    "layer_shares",
     "load",
+    "make_critical",
     "max_learning_rate",
     "measure",
+    "mutual_information",
     "network_of",
+    "optimal_aspect_ratio",
     "output_density",
+    "phase_diagram",
     "posterior",
+    "power_law_rates",
     "predict",
     "sample_posterior",
     "sample_prior",
     "save",
+    "shaped",
     "single_input",
+    "susceptibilities",
     "theory",
     "trained_kernel",
 ]

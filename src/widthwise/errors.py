@@ -65,3 +65,18 @@ class ExpansionWarning(UserWarning):
 
 class AccuracyWarning(UserWarning):
     """A result whose estimated numerical error is above the tolerance that was asked for."""
+
+
+class NotCritical(InvalidInput):
+    """An activation, or an initialisation, without the critical point that was asked for.
+
+    `condition` says which condition fails and `nearest` what comes nearest to it.
+    """
+
+    @property
+    def condition(self) -> str:
+        return self.got
+
+    @property
+    def nearest(self) -> str:
+        return self.remedy

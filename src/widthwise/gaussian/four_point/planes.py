@@ -19,8 +19,8 @@ DEGREES = (32, 64, 128, 256)
 #: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
 #: series converges slowly, and planes are integrated one by one. Sharp ones of more inputs are left to the sample.
 SLOW_DEGREES, MOST_SHARP = 64, 8
-#: Quadruples in one compiled call, on a processor and on an accelerator.
-CHUNKS = {"cpu": 256, "gpu": 1 << 15}
+#: Quadruples in one compiled call, on a processor and on an accelerator; and when there are but a few.
+CHUNKS, FEW = {"cpu": 256, "gpu": 1 << 15}, 32
 
 
 def plane_route(
@@ -78,7 +78,7 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
     """Add to the values of the given rows and set their errors; returns which rows are above the tolerance."""
     unfinished = np.empty(len(rows), bool)
     order = np.argsort(place.first, kind="stable")  # quadruples that converge alike stand together
-    chunk = CHUNKS.get(jax.default_backend(), CHUNKS["gpu"])
+    chunk = FEW if len(rows) <= FEW else CHUNKS.get(jax.default_backend(), CHUNKS["gpu"])
     for start in range(0, len(order), chunk):
         some = order[start : start + chunk]
         padded = np.pad(some, (0, chunk - len(some)), mode="edge")

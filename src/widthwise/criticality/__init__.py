@@ -1,0 +1,1 @@
+"""Criticality, universality classes, learning rates, depth against width, and advice (theory §7)."""

@@ -1,0 +1,159 @@
+"""The words of a report: plain text and HTML."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING
+
+from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL
+
+if TYPE_CHECKING:
+    from widthwise.criticality.advice import Advice
+
+
+def text_report(advice: Advice) -> str:
+    """Every sentence of the report, by paragraph."""
+    return "\n\n".join("\n".join(lines) for lines in (_headline(advice), *_paragraphs(advice)) if lines)
+
+
+def html_report(advice: Advice) -> str:
+    """A page of its own: the text, a table of layers, and the code."""
+    parts = ["<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Advice</title><style>",
+             "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}",
+             "table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}",
+             "pre{background:#f6f6f6;padding:1em;overflow:auto}</style></head><body>",
+             f"<h1>{html.escape(_headline(advice)[0])}</h1>"]  # fmt: skip
+    for lines in _paragraphs(advice):
+        parts.append("<p>" + "<br>".join(html.escape(line.strip()) for line in lines) + "</p>")
+    parts.append(_table(advice))
+    for framework, code in advice.code.items():
+        parts.append(f"<h2>{html.escape(framework)}</h2><pre>{html.escape(code)}</pre>")
+    return "\n".join([*parts, "</body></html>"])
+
+
+def _headline(advice: Advice) -> list[str]:
+    net = advice.net
+    hidden = sorted(set(net.widths[1:-1]))
+    width = "no hidden layer" if not hidden else f"width {hidden[0]}" if len(hidden) == 1 else (
+        f"widths {hidden[0]} to {hidden[-1]}")  # fmt: skip
+    return [f"{net.depth} layers of {width}, {net.activation.spec}: {advice.verdict}."]
+
+
+def _paragraphs(advice: Advice) -> list[list[str]]:
+    return [p for p in (_depth(advice), _fixed(advice), _target(advice), _rates(advice), _width(advice)) if p]
+
+
+def _factor(log10: float) -> str:
+    if not math.isfinite(log10):
+        return "beyond measure"
+    return f"a factor {10.0**log10:.3g}" if abs(log10) < 5 else f"a factor 10^{log10:.1f}"
+
+
+def _depth(advice: Advice) -> list[str]:
+    if advice.flow is None:
+        return ["The kernel cannot be followed through the layers: " + advice.trouble]
+    return [
+        f"Depth ({advice.measured_on}): from the first layer to the output the kernel K changes by "
+        f"{_factor(advice.signal)}; the squared gradient that reaches the first layer is that of the last times "
+        f"{_factor(advice.gradient).removeprefix('a factor ')}."
+    ]
+
+
+def _length(xi: float) -> str:
+    if math.isinf(xi):
+        return "infinite"
+    return f"{xi:.3g} layers" if xi > 0 else f"{-xi:.3g} layers, growing"
+
+
+def _fixed(advice: Advice) -> list[str]:
+    point = advice.fixed_point
+    if point is None:
+        return []
+    phase = "critical" if abs(point.chi_perp - 1.0) < 1e-9 else "ordered" if point.chi_perp < 1.0 else "chaotic"
+    return [
+        f"With more layers like the last one K tends to {point.K:.6g} ({point.stability}), where χ_∥ = "
+        f"{point.chi_parallel:.6g} and χ_⊥ = {point.chi_perp:.6g}: {phase}.",
+        f"Correlation lengths: sizes {_length(point.xi_parallel)}, directions and gradients {_length(point.xi_perp)}.",
+    ]
+
+
+def _target(advice: Advice) -> list[str]:
+    point = advice.critical
+    if point is None:
+        return ["No critical initialisation: " + advice.reason] if advice.reason else []
+    lines = [f"Critical for this activation: C_b = {point.C_b:.10g}, C_W = {point.C_W:.10g} ({point.universality})."]
+    if point.universality in (HALF_STABLE, MARGINAL) and advice.recommended is not None:
+        lines.append(
+            f"Inputs should enter at K* = {point.K_star:.10g}: the first layer takes C_W = "
+            f"{advice.recommended.C_W[0]:.6g} for inputs of this size. Kernels are drawn to K* from "
+            f"{point.stable_side} only, and slowly."
+        )
+    if point.universality == K_ZERO:
+        lines.append(
+            f"There K falls like l^{point.exponents['K']:g} and squared gradients like l^−{point.details['p']:.4g}: "
+            "powers of depth, not exponentials."
+        )
+    if math.isfinite(advice.recommended_gradient):
+        lines.append(
+            f"With it the squared gradient at the first layer is that of the last times "
+            f"{_factor(advice.recommended_gradient).removeprefix('a factor ')}, before learning rates are equalised."
+        )
+    return lines
+
+
+def _rates(advice: Advice) -> list[str]:
+    rates = advice.rates
+    if rates is None:
+        return []
+    before, after = rates.before.layers, rates.after.layers
+    return [
+        "Learning rates: with the λ given, at that initialisation, the largest and smallest contribution of a layer to "
+        f"the neural tangent kernel differ by a factor {before.max() / max(before.min(), 1e-300):.3g}; with the λ_b "
+        f"and λ_W below by {after.max() / after.min():.3g}.",
+        f"λ_b from {rates.lambda_b[0]:.4g} (first layer) to {rates.lambda_b[-1]:.4g} (last), λ_W from "
+        f"{rates.lambda_W[0]:.4g} to {rates.lambda_W[-1]:.4g}; global step {advice.learning_rate:.4g}, half of the "
+        f"largest stable one for the loss ½Σ(z−y)² summed over {_measured(advice)}.",
+    ]
+
+
+def _measured(advice: Advice) -> str:
+    return "one input" if advice.measured_on.startswith("one") else "the inputs given (512 at most)"
+
+
+def _width(advice: Advice) -> list[str]:
+    dw = advice.depth_width
+    if dw is None:
+        return []
+    lines = [
+        f"Depth against width: Σ 1/n = {dw.aspect_ratio:.4g}. From network to network the kernel of the outputs "
+        f"fluctuates by {100 * dw.kernel_fluctuation:.3g}%"
+        + (
+            f", the neural tangent kernel by {100 * dw.ntk_fluctuation:.3g}%."
+            if math.isfinite(dw.ntk_variance)
+            else "."
+        )
+    ]
+    lines.append(
+        {
+            "close to infinite width": "The network is close to its infinite-width limit: little feature learning.",
+            "of finite width": "Corrections of order 1/n matter and are under control.",
+            "beyond the expansion": "Corrections are as large as what they correct: networks differ wildly from draw "
+            "to draw. Make it wider or shallower.",
+        }[dw.regime]
+    )
+    if dw.fails_at is not None:
+        lines.append(f"At this width the expansion in 1/n ends at about {dw.fails_at} layers.")
+    return lines
+
+
+def _table(advice: Advice) -> str:
+    if advice.flow is None or advice.rates is None:
+        return ""
+    head = ["layer", "K", "C_W recommended", "share of Θ before", "share after", "λ_b", "λ_W"]
+    K = advice.flow.K.mean(axis=1)
+    rates = advice.rates
+    rows = zip(range(1, len(K) + 1), K, rates.network.C_W, rates.before.layers, rates.after.layers, rates.lambda_b,
+               rates.lambda_W, strict=True)  # fmt: skip
+    body = "".join("<tr>" + "".join(f"<td>{x:.5g}</td>" for x in row) + "</tr>" for row in rows)
+    return "<table><tr>" + "".join(f"<th>{h}</th>" for h in head) + f"</tr>{body}</table>"

@@ -1,0 +1,133 @@
+"""Depth against width: the emergent scale L/n, the fluctuations it brings, and where the expansion ends (theory §7).
+
+One network is not the average network: at one input the kernel of the outputs fluctuates from network to network with
+relative variance κ = V/(nK²), and the neural tangent kernel (diagonal, one output) with (A + 2B)/(nΘ²). At criticality
+both grow like L/n.
+
+Mutual information of two sets of m_1 and m_2 outputs. To the order at which the layer is described by one fluctuating
+kernel Ĝ = K(1 + x) with E x² = κ, outputs given Ĝ are independent normals. With P_k = (−1)^k L_k^{(m/2−1)}(|z|²/2K),
+the density is that at K times Σ_k x^k P_k, and averaging over x gives
+
+    I = (m_1 m_2/8) κ² [1 − κ (20 + 3(m_1 + m_2))/6] + O(κ⁴):
+
+½⟨(κP_1P_1')²⟩ with ⟨P_1²⟩ = m/2, then −½κ³⟨P_1²P_1'²(P_2 + P_2')⟩ and −⅙κ³⟨P_1³⟩⟨P_1'³⟩; third and higher moments
+of x come with functions that are orthogonal to P_1P_1'. The leading term only grows with depth. With the next one the
+truncated series has its maximum at κ = 4/(20 + 3(m_1 + m_2)); with κ = νL/n, ν the growth of V/K² per layer, that is an
+aspect ratio. Two caveats: it is the maximum of a truncated series (a kernel with log-normal fluctuations shares ever
+more information as they grow), and κ = νL/n is itself a leading law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from widthwise.activations import Activation
+from widthwise.criticality.critical import critical
+from widthwise.criticality.single_layers import checked_rows
+from widthwise.errors import InvalidInput
+from widthwise.flow.single_input import existing, single_flow
+from widthwise.network import MLP
+from widthwise.network.spec import PER_LAYER
+
+#: The expansion counts as failed where a correction reaches its leading term.
+FAILS_AT = 1.0
+_DEEPEST = 20_000
+_SHOWN = ("V", "A", "B", "G1", "H1")
+
+
+@dataclass(frozen=True)
+class DepthWidth:
+    """What a network's depth and width mean at one input.
+
+    `aspect_ratio` Σ 1/n_l over hidden layers (L/n at equal widths); `kernel_variance` κ = V/(nK²), so that the outputs
+    have excess kurtosis 3κ; `ntk_variance` (A + 2B)/(nΘ²), NaN without Θ; `kernel_shift` G1/(nK) and `ntk_shift`
+    H1/(nΘ), what finite width does to the means; `fails_at` the depth at which one of these reaches one if layers like
+    the last hidden one are added, None if that is not within `searched` layers.
+    """
+
+    depth: int
+    width: int
+    aspect_ratio: float
+    kernel_variance: float
+    ntk_variance: float
+    kernel_shift: float
+    ntk_shift: float
+    fails_at: int | None
+    searched: int
+
+    @property
+    def kernel_fluctuation(self) -> float:
+        """Relative standard deviation of the outputs' kernel from network to network."""
+        return math.sqrt(max(self.kernel_variance, 0.0))
+
+    @property
+    def ntk_fluctuation(self) -> float:
+        """Relative standard deviation of the neural tangent kernel from network to network."""
+        return math.sqrt(max(self.ntk_variance, 0.0)) if math.isfinite(self.ntk_variance) else math.nan
+
+    @property
+    def regime(self) -> str:
+        """In words: "close to infinite width", "of finite width", or "beyond the expansion"."""
+        largest = max(abs(x) for x in (self.kernel_variance, self.ntk_variance, self.kernel_shift) if math.isfinite(x))
+        return ("close to infinite width" if largest < 0.01 else "of finite width" if largest < FAILS_AT
+                else "beyond the expansion")  # fmt: skip
+
+
+def depth_width(net: MLP, x: Any = None) -> DepthWidth:
+    """L/n of a network and the fluctuations that it predicts, at one input x (features,), by default x·x/n_0 = 1.
+
+    >>> report = depth_width(MLP([1] + [100] * 9 + [1], "relu", C_W=2.0))
+    >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
+    (0.09, 0.45, 21)
+    """
+    rows = checked_rows(net, None if x is None else np.atleast_2d(np.asarray(x, float)))
+    if len(rows) > 1:
+        raise InvalidInput("x", f"{len(rows)} inputs", "one input")
+    if net.depth == 1:
+        return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
+    wanted = tuple(name for name in _SHOWN if name in existing(net.activation))
+    deep = _continued(net, max(4 * net.n, 64, net.depth))
+    ratios = single_flow(deep, rows[0], wanted, "A" in wanted).ratios
+    last = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
+    size = np.stack([np.abs(values) for values in ratios.values()]) / np.asarray(deep.widths[:-1])
+    beyond = np.flatnonzero((size >= FAILS_AT * (1.0 - 1e-12)).any(axis=0))
+    return DepthWidth(
+        net.depth, net.n, float(sum(1.0 / n for n in net.widths[1:-1])), last["V"],
+        last["A"] + 2.0 * last["B"] if "A" in last else math.nan, last["G1"], last.get("H1", math.nan),
+        int(beyond[0]) + 1 if len(beyond) else None, deep.depth,
+    )  # fmt: skip
+
+
+def _continued(net: MLP, depth: int) -> MLP:
+    """The network with layers like its last one, behind hidden layers like its last one, up to a depth."""
+    depth = max(net.depth, min(depth, _DEEPEST))
+    more = depth - net.depth
+    hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}
+    return MLP([*net.widths[:-1], *[net.n] * more, net.widths[-1]], net.activation, **hyper)
+
+
+def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
+    """I ≈ (m_1 m_2/8) κ² [1 − κ(20 + 3(m_1 + m_2))/6] nats between m_1 and m_2 outputs at one input, κ = V/(nK²).
+
+    >>> mutual_information(0.01) < mutual_information(0.1)
+    True
+    """
+    return m_1 * m_2 / 8.0 * kappa**2 * (1.0 - kappa * (20.0 + 3.0 * (m_1 + m_2)) / 6.0)
+
+
+def optimal_aspect_ratio(activation: str | Callable | Activation, outputs: int = 2) -> float:
+    """The L/n at which the truncated mutual information of m outputs is largest, 4/(20 + 3m)/ν, at criticality.
+
+    ν is the growth of V/K² per layer: 2/3 for tanh, 2 for linear, 5 for relu. See the caveats above.
+
+    >>> round(optimal_aspect_ratio("relu") * 5 * 26, 12)
+    4.0
+    """
+    if isinstance(outputs, bool) or int(outputs) != outputs or outputs < 2:
+        raise InvalidInput("outputs", repr(outputs), "at least two outputs")
+    return 4.0 / (20.0 + 3.0 * outputs) / critical(activation).laws().coefficient["V"]

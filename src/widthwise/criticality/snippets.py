@@ -1,0 +1,189 @@
+"""The same network as code for PyTorch, Flax and Equinox: initialisation, and a learning rate for every tensor."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+
+from widthwise.network import MLP
+
+_TORCH = {
+    "tanh": "torch.tanh", "relu": "torch.relu", "sigmoid": "torch.sigmoid", "sin": "torch.sin", "erf": "torch.erf",
+    "gelu": "nn.functional.gelu", "swish": "nn.functional.silu", "softplus": "nn.functional.softplus",
+    "linear": "nn.Identity()", "quadratic": "torch.square",
+}  # fmt: skip
+_JAX = {
+    "tanh": "jnp.tanh", "relu": "jax.nn.relu", "sigmoid": "jax.nn.sigmoid", "sin": "jnp.sin",
+    "erf": "jax.scipy.special.erf", "gelu": "lambda z: jax.nn.gelu(z, approximate=False)", "swish": "jax.nn.silu",
+    "softplus": "jax.nn.softplus", "linear": "lambda z: z", "quadratic": "jnp.square",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Standard deviations and step sizes per layer: std √(C_W/n_{l−1}) and √C_b, rates ηλ_W/n_{l−1} and ηλ_b."""
+
+    widths: tuple[int, ...]
+    weight_std: list[float]
+    bias_std: list[float]
+    weight_lr: list[float]
+    bias_lr: list[float]
+
+    @classmethod
+    def of(cls, net: MLP, learning_rate: float) -> Numbers:
+        fan_in = net.widths[:-1]
+        return cls(
+            net.widths,
+            [math.sqrt(C / n) for C, n in zip(net.C_W, fan_in, strict=True)],
+            [math.sqrt(C) for C in net.C_b],
+            [learning_rate * rate / n for rate, n in zip(net.lambda_W, fan_in, strict=True)],
+            [learning_rate * rate for rate in net.lambda_b],
+        )
+
+    def lines(self) -> str:
+        named = {"widths": list(self.widths), "weight_std": self.weight_std, "bias_std": self.bias_std,
+                 "weight_lr": self.weight_lr, "bias_lr": self.bias_lr}  # fmt: skip
+        return "\n".join(_assignment(name, values) for name, values in named.items())
+
+
+def snippets(net: MLP, learning_rate: float) -> dict[str, str]:
+    """Code by framework: "pytorch", "flax", "equinox". SGD on ½Σ(z−y)² with a step size for each tensor.
+
+    >>> print(snippets(MLP([3, 8, 1], "tanh"), 0.1)["pytorch"].splitlines()[0])
+    import torch
+    """
+    numbers = Numbers.of(net, learning_rate).lines()
+    made = {}
+    for framework, template, known in (
+        ("pytorch", _PYTORCH, _TORCH),
+        ("flax", _FLAX, _JAX),
+        ("equinox", _EQUINOX, _JAX),
+    ):
+        made[framework] = template.format(numbers=numbers, activation=_activation(net, framework, known)).lstrip()
+    return made
+
+
+def _activation(net: MLP, framework: str, known: dict[str, str]) -> str:
+    sigma = net.activation
+    if sigma.builtin and sigma.name in known:
+        return f"activation = {known[sigma.name]}"
+    if sigma.builtin and sigma.name == "leaky_relu":
+        slope = sigma.parameters[0]
+        if framework == "pytorch":
+            return f"activation = nn.LeakyReLU({slope!r})"
+        return f"activation = lambda z: jax.nn.leaky_relu(z, {slope!r})"
+    kind = "torch" if framework == "pytorch" else "jax.numpy"
+    return f"from my_activations import activation  # {sigma.name}, written in {kind}"
+
+
+def _assignment(name: str, values: list) -> str:
+    if len(values) > 3 and len(set(values[1:-1])) == 1 and name != "widths":
+        text = f"[{values[0]:.10g}] + [{values[1]:.10g}] * {len(values) - 2} + [{values[-1]:.10g}]"
+        return f"{name} = {text}"
+    text = ", ".join(str(v) if isinstance(v, int) else f"{v:.10g}" for v in values)
+    body = textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
+    return f"{name} = [{text}]" if len(text) < 90 else f"{name} = [\n{body}\n]"
+
+
+_PYTORCH = """
+import torch
+from torch import nn
+
+{numbers}
+{activation}
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:]))
+        for layer, weight, bias in zip(self.layers, weight_std, bias_std):
+            nn.init.normal_(layer.weight, std=weight)
+            nn.init.normal_(layer.bias, std=bias)
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = activation(layer(x))
+        return self.layers[-1](x)
+
+
+model = MLP()
+groups = []
+for layer, weight, bias in zip(model.layers, weight_lr, bias_lr):
+    groups.append({{"params": [layer.weight], "lr": weight}})
+    groups.append({{"params": [layer.bias], "lr": bias}})
+optimizer = torch.optim.SGD(groups, lr=1.0)
+"""
+
+_FLAX = """
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+{numbers}
+{activation}
+
+
+class MLP(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i, (width, weight, bias) in enumerate(zip(widths[1:], weight_std, bias_std)):
+            x = activation(x) if i else x
+            kernel_init, bias_init = nn.initializers.normal(weight), nn.initializers.normal(bias)
+            x = nn.Dense(width, kernel_init=kernel_init, bias_init=bias_init, name=f"layer_{{i}}")(x)
+        return x
+
+
+model = MLP()
+params = model.init(jax.random.key(0), jnp.ones((1, widths[0])))
+rates = {{}}
+for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
+    rates[f"kernel_{{i}}"], rates[f"bias_{{i}}"] = optax.sgd(weight), optax.sgd(bias)
+names = {{f"layer_{{i}}": {{"kernel": f"kernel_{{i}}", "bias": f"bias_{{i}}"}} for i in range(len(weight_lr))}}
+labels = {{"params": names}}
+optimizer = optax.multi_transform(rates, labels)
+state = optimizer.init(params)
+"""
+
+_EQUINOX = """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+{numbers}
+{activation}
+
+
+def linear(fan_in, fan_out, weight, bias, key):
+    layer = eqx.nn.Linear(fan_in, fan_out, key=key)
+    first, second = jax.random.split(key)
+    values = weight * jax.random.normal(first, (fan_out, fan_in)), bias * jax.random.normal(second, (fan_out,))
+    return eqx.tree_at(lambda m: (m.weight, m.bias), layer, values)
+
+
+class MLP(eqx.Module):
+    layers: list
+
+    def __init__(self, key):
+        keys = jax.random.split(key, len(weight_std))
+        self.layers = [linear(*one) for one in zip(widths[:-1], widths[1:], weight_std, bias_std, keys)]
+
+    def __call__(self, x):
+        for layer in self.layers[:-1]:
+            x = activation(layer(x))
+        return self.layers[-1](x)
+
+
+model = MLP(jax.random.key(0))
+params = eqx.filter(model, eqx.is_array)
+rates, names = {{}}, []
+for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
+    rates[f"weight_{{i}}"], rates[f"bias_{{i}}"] = optax.sgd(weight), optax.sgd(bias)
+    names += [f"weight_{{i}}", f"bias_{{i}}"]
+labels = eqx.tree_at(lambda m: [x for layer in m.layers for x in (layer.weight, layer.bias)], params, names)
+optimizer = optax.multi_transform(rates, lambda _: labels)  # a module is callable itself
+state = optimizer.init(params)
+"""
