@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from widthwise.errors import AccuracyWarning, ExpansionWarning, NotCritical, WidthwiseError
     from widthwise.experiments.labelled import measure
     from widthwise.flow.couplings import Couplings, couplings
+    from widthwise.flow.deep_linear import DeepLinear, deep_linear
+    from widthwise.flow.exact import ExactLaw, exact_law, kurtosis_by_depth
     from widthwise.flow.output_density import OutputDensity, output_density
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
     from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
@@ -87,6 +89,11 @@ _HOME = {
     "Advice": "criticality.advice",
     "advise": "criticality.advice",
     "NotCritical": "errors",
+    "ExactLaw": "flow.exact",
+    "exact_law": "flow.exact",
+    "kurtosis_by_depth": "flow.exact",
+    "DeepLinear": "flow.deep_linear",
+    "deep_linear": "flow.deep_linear",
 }
 
 __all__ = [
@@ -97,6 +104,8 @@ __all__ = [
     "Comparison",
     "Couplings",
     "Critical",
+    "DeepLinear",
+    "ExactLaw",
     "ExpansionWarning",
     "Expectation",
     "GradientDescent",
@@ -114,13 +123,16 @@ __all__ = [
     "couplings",
     "critical",
     "critical_line",
+    "deep_linear",
     "depth_width",
     "equalise",
+    "exact_law",
     "expectation",
     "expected_error",
     "fixed_points",
     "kernel_derivative",
     "kernel_map",
+    "kurtosis_by_depth",
     "layer_shares",
     "load",
     "make_critical",

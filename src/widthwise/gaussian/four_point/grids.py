@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Grid:
         return len(self.u)
 
 
+@lru_cache(maxsize=8)
 def smooth_grid(activation: Activation, K_max: float, degrees: int, accuracy: float = 1e-12) -> Grid | None:
     """The coarsest grid on which one-input integrals with Hermite polynomials below `degrees` are right to `accuracy`.
 

@@ -1,0 +1,155 @@
+"""The Markov chain Ĝ¹ → Ĝ² → … → Ĝ^L of one input, as laws on lattices (theory §1).
+
+Ĝˡ⁺¹ = C_b + C_W m, m = (1/n_l) Σ_j σ(z_j)² with z_j ~ N(0, Ĝˡ): the weights of layer l times the rows of the table of
+n_l. Layers that are alike share the table and the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from widthwise.activations import Activation, evaluate
+from widthwise.flow.diagonal import diagonal_flow
+from widthwise.flow.exact.kernel_law import KernelLaw
+from widthwise.flow.exact.lattice import LOWER
+from widthwise.flow.exact.neurons import Neuron
+from widthwise.flow.exact.operator import Operator, Piece, from_points, place, slide
+from widthwise.flow.exact.sums import spacing
+from widthwise.flow.exact.table import SumTable
+from widthwise.flow.exact.two_values import TwoValues
+from widthwise.network import MLP
+
+#: Weights below this are dropped at the upper end.
+TOP = 1e-100
+#: A point mass below this is dropped.
+LEAST_MASS = 1e-30
+#: Rows of layers this wide are so smooth that the chain needs only a few lattice points to a deviation.
+SMOOTH_FROM, FEW, SEVERAL = 40, 4.0, 8.0
+#: Lattice of the last layer: fine enough for a Gaussian of variance Ĝ out to z² = 100 Ĝ.
+OUTPUT_SPACING = 2.0**-4
+#: Where C_W m/C_b is below e^FAINT, m counts as zero; and so does a kernel below e^TINY.
+FAINT, TINY = -41.0, -690.0
+#: Tables and operators are made for a range longer than the law's by this share, on either side.
+HEADROOM = 0.3
+
+
+def kernel_laws(net: MLP, x: np.ndarray) -> tuple[tuple[KernelLaw, ...], float]:
+    """Laws of Ĝ at layers 1 … L for the input x (features,), and the estimated error of E f(Ĝ), |f| ≤ 1, at layer L."""
+    laws = [KernelLaw.certain(net.C_b[0], net.C_W[0], float(x @ x) / net.widths[0])]
+    steps, error = _Steps(net.activation, TwoValues.of(net.activation)), 0.0
+    deviations = _deviations(net, x)
+    for layer in range(1, net.depth):
+        to_output = layer + 1 == net.depth
+        law, defect = steps.advance(
+            laws[-1],
+            KernelLaw.certain(net.C_b[layer], net.C_W[layer], 0.0),
+            net.widths[layer],
+            OUTPUT_SPACING if to_output else spacing(deviations[layer], 1.0, FEW),
+            to_output,
+        )
+        error += defect
+        laws.append(law)
+    return tuple(laws), error + abs(laws[-1].mass - 1.0)
+
+
+def _deviations(net: MLP, x: np.ndarray) -> np.ndarray:
+    """Standard deviation of log m over the neurons of layers 1 … L−1, at the kernel of infinite width; 0 if none."""
+    K = diagonal_flow(net, x[None, :], with_theta=False).K[:-1, 0]
+    result = np.zeros(len(K))
+    alive = K > 0.0
+    if alive.any():
+        neuron = Neuron.at(net.activation, K[alive])
+        spread = np.sqrt(neuron.variance / np.asarray(net.widths[1:-1])[alive])
+        result[alive] = np.divide(spread, neuron.mean, out=np.zeros(len(spread)), where=neuron.mean > 0.0)
+    return result
+
+
+@dataclass
+class _Steps:
+    """Tables and operators, kept from layer to layer."""
+
+    activation: Activation
+    discrete: TwoValues | None
+    tables: dict[int, SumTable] = field(default_factory=dict)
+    operators: dict[tuple, Operator] = field(default_factory=dict)
+
+    def advance(self, law: KernelLaw, onto: KernelLaw, n: int, finest: float, to_output: bool):
+        """The law of the next layer, with C_b and C_W of `onto`, and the error of this step."""
+        C_b, C_W = onto.C_b, onto.C_W
+        if C_W == 0.0:
+            return onto, 0.0
+        if self.discrete is not None:
+            return self.discrete.advance(law, n, C_b, C_W), 0.0
+        alive = law.atom_kernels > 0.0
+        log_atoms, masses = np.log(law.atom_kernels[alive]), law.masses[alive]
+        if not len(law.weights) and not len(log_atoms):
+            return KernelLaw.certain(C_b, C_W, self._at_zero), 0.0
+        table = self._table(n, law, log_atoms, to_output)
+        h = min(finest, _own_spacing(table, to_output))
+        pieces = [self._continuous(table, law, h, to_output)] if len(law.weights) else []
+        if len(log_atoms) == 1 and not pieces and table.scale_free and C_b == 0.0 and h >= table.rows.h:
+            pieces = [place(table, float(log_atoms[0]), masses, h)]
+        elif len(log_atoms):
+            pieces += from_points(table, log_atoms, masses, h)
+        floor = math.log(C_b / C_W) + FAINT if C_b else -math.inf if table.scale_free else TINY - math.log(C_W)
+        origin, weights, faint = _trimmed(*_combined(pieces, h), h, floor)
+        atoms = {0.0: sum(piece.silent for piece in pieces) + faint}
+        atoms[self._at_zero] = atoms.get(self._at_zero, 0.0) + float(law.masses[~alive].sum())
+        kept = {m: mass for m, mass in atoms.items() if mass > LEAST_MASS}
+        return KernelLaw(C_b, C_W, origin, h, weights, np.array([*kept]), np.array([*kept.values()])), table.error
+
+    @property
+    def _at_zero(self) -> float:
+        """m when Ĝ = 0: σ(0)², without fluctuation."""
+        return float(evaluate(self.activation, 0, np.zeros(1))[0] ** 2)
+
+    def _table(self, n: int, law: KernelLaw, log_atoms: np.ndarray, to_output: bool) -> SumTable:
+        log_g = np.concatenate([law.log_g, log_atoms])
+        low, high = float(log_g.min()), float(log_g.max())
+        table = self.tables.get(n)
+        below, above = (True, True) if table is None else ~table.reaches(np.array([low, high]))
+        if table is None or below or above:
+            more = 0.0 if to_output else HEADROOM * (high - low)
+            low, high = low - more * (1 + below), high + more * (1 + above)
+            table = self.tables[n] = SumTable.over(self.activation, n, low, high, law.log_median, table)
+            self.operators = {key: value for key, value in self.operators.items() if key[0] != n}
+        return table
+
+    def _continuous(self, table: SumTable, law: KernelLaw, h: float, to_output: bool) -> Piece:
+        if table.scale_free and law.C_b == 0.0 and h == law.h >= table.rows.h:
+            return slide(table, law)
+        key = (table.n, law.C_b, law.C_W, law.h, h)
+        operator = self.operators.get(key)
+        if operator is None or not operator.reads(law):
+            operator = self.operators[key] = Operator.of(table, law, h, 0.0 if to_output else HEADROOM)
+        return operator.apply(law)
+
+
+def _own_spacing(table: SumTable, to_output: bool) -> float:
+    """The spacing that the rows need: their own, or a coarser one where they are smooth and well resolved."""
+    if table.n < SMOOTH_FROM or table.deviation < SEVERAL * table.rows.h:
+        return table.rows.h
+    return spacing(table.deviation, 16 * table.rows.h, SEVERAL if to_output else FEW)
+
+
+def _combined(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
+    """Sum of pieces whose origins differ by whole spacings."""
+    origin = min(piece.origin for piece in pieces)
+    starts = [round((piece.origin - origin) / h) for piece in pieces]
+    total = np.zeros(max(start + len(piece.weights) for start, piece in zip(starts, pieces, strict=True)))
+    for start, piece in zip(starts, pieces, strict=True):
+        total[start : start + len(piece.weights)] += piece.weights
+    return origin, total
+
+
+def _trimmed(origin: float, weights: np.ndarray, h: float, floor: float) -> tuple[float, np.ndarray, float]:
+    """Cut ends without weight; below the floor in log m, weights count as m = 0 and are returned as one mass."""
+    seen, below = np.nonzero(np.abs(weights) > TOP)[0], np.cumsum(np.abs(weights))
+    if not len(seen):
+        return origin, np.zeros(0), 0.0
+    low, high = int(np.searchsorted(below, LOWER * below[-1])), int(seen[-1]) + 1
+    faint = int(np.clip(np.ceil((floor - origin) / h), low, high))
+    return origin + faint * h, weights[faint:high], float(weights[low:faint].sum())

@@ -1,0 +1,130 @@
+"""Measures on a uniform lattice, and the law of a sum whose logarithm lives on one.
+
+A measure on the line is kept as weights w_k at the points k·h so that Σ w_k f(k h) = E f for every f that is smooth
+on a few spacings, whatever the measure: point masses, edges and integrable singularities included. Where the measure
+has a density that the lattice resolves, w_k = h · density. Both follow from spreading with a smooth kernel that
+reproduces polynomials below degree `ORDER`: a B-spline after the filter (arcsin x / x)^ORDER, x² = −δ²/4, which is
+the inverse of the spline's own symbol (sin(ω/2) / (ω/2))^ORDER up to O(ω^ORDER).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy.fft import next_fast_len
+from scipy.interpolate import BSpline
+from scipy.ndimage import correlate1d
+
+ORDER = 12
+HALF = ORDER // 2
+#: Empty lattice points kept at both ends, so that no filter reaches over them.
+MARGIN = 2 * ORDER
+#: A row of a lattice starts where its cumulated weight reaches this, and stops where its weights stay below the other.
+LOWER, UPPER = 1e-24, 1e-40
+
+_SPLINE = BSpline.basis_element(np.arange(ORDER + 1) - HALF, extrapolate=False)
+
+
+def spline(x: np.ndarray) -> np.ndarray:
+    """The centred B-spline of order `ORDER` with knots on the integers."""
+    return np.nan_to_num(_SPLINE(x))
+
+
+@lru_cache(maxsize=1)
+def _pieces() -> np.ndarray:
+    """Polynomial coefficients (power, shift) of spline(f − shift), 0 ≤ f < 1, shift from 1 − HALF to HALF."""
+    at = 0.5 - 0.5 * np.cos(np.pi * (np.arange(ORDER) + 0.5) / ORDER)
+    values = spline(at[:, None] - np.arange(1 - HALF, HALF + 1))
+    return np.linalg.solve(np.vander(2.0 * at - 1.0, increasing=True), values)
+
+
+def taps(fraction: np.ndarray) -> np.ndarray:
+    """spline(fraction − shift) for the `ORDER` lattice points around, which is the first axis."""
+    centred = 2.0 * fraction.ravel() - 1.0
+    powers = np.empty((ORDER, centred.size))
+    powers[0] = 1.0
+    for k in range(1, ORDER):
+        np.multiply(powers[k - 1], centred, out=powers[k])
+    return (_pieces().T @ powers).reshape(ORDER, *fraction.shape)
+
+
+@lru_cache(maxsize=1)
+def _filter() -> np.ndarray:
+    arcsin = [math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(HALF)]
+    series = np.array([1.0])
+    for _ in range(ORDER):
+        series = np.convolve(series, arcsin)[:HALF]
+    taps, power = np.zeros(ORDER - 1), np.array([1.0])
+    for k, coefficient in enumerate(series):
+        taps[HALF - 1 - k : HALF + k] += coefficient * power
+        power = np.convolve(power, [-0.25, 0.5, -0.25])
+    return taps
+
+
+def prefilter(weights: np.ndarray) -> np.ndarray:
+    """Undo the smoothing of the spline to O(h^ORDER), along the last axis."""
+    return correlate1d(weights, _filter(), axis=-1, mode="constant")
+
+
+def spread(x: np.ndarray, weights: np.ndarray, h: float, first: int, size: int) -> np.ndarray:
+    """Point masses at x (rows, points) as lattice weights (rows, size) at (first + k) h; x outside moves inside."""
+    rows = len(x)
+    t = np.clip(x / h - first, MARGIN, size - 1 - MARGIN)
+    cell = np.floor(t).astype(np.int64)
+    values = taps(t - cell) * weights
+    index = np.arange(rows)[:, None] * size + cell + np.arange(1 - HALF, HALF + 1)[:, None, None]
+    return prefilter(np.bincount(index.ravel(), values.ravel(), rows * size).reshape(rows, size))
+
+
+def refine(weights: np.ndarray) -> np.ndarray:
+    """The same rows on half the spacing; point k of the old lattice is point 2k of the new one."""
+    filtered = prefilter(weights)
+    rows, size = weights.shape
+    result = np.zeros((rows, 2 * size))
+    at, between = (spline(offset - np.arange(-HALF, HALF + 1)) for offset in (0.0, 0.5))
+    result[:, ::2] = 0.5 * correlate1d(filtered, at, axis=-1, mode="constant")
+    result[:, 1::2] = 0.5 * correlate1d(filtered, between, axis=-1, mode="constant")
+    return result
+
+
+def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
+    """Law of log(e^a + e^b) for independent a ~ u, b ~ v, rows on one lattice; the result is longer at the top.
+
+    With a = i h the larger one and b = (i − d) h, the sum lies log(1 + e^(−dh)) above a: for every target i + τ the
+    sum over d is a convolution, done by Fourier transform, and the one over i a product of two rows.
+    """
+    rows, size = u.shape
+    rise = np.log1p(np.exp(-h * np.arange(size))) / h
+    highest, lowest = int(rise[0]) + HALF, math.floor(rise[-1]) - HALF + 1
+    length = next_fast_len(2 * size, real=True)
+    result = np.zeros((rows, size + highest + MARGIN))
+    same = u is v
+    u_hat = np.fft.rfft(u, length)
+    v_hat = u_hat if same else np.fft.rfft(v, length)
+    for tau in range(lowest, highest + 1):
+        kernel = spline(rise - tau)
+        kernel_hat = np.fft.rfft(kernel, length)
+        terms = u * np.fft.irfft(v_hat * kernel_hat, length)[:, :size]
+        if same:
+            terms = 2.0 * terms
+        else:
+            terms += v * np.fft.irfft(u_hat * kernel_hat, length)[:, :size]
+        terms -= kernel[0] * u * v
+        if tau >= 0:
+            result[:, tau : tau + size] += terms
+        else:
+            result[:, : size + tau] += terms[:, -tau:]
+    return prefilter(result)
+
+
+def trim(weights: np.ndarray, first: int) -> tuple[np.ndarray, int]:
+    """Cut the ends that carry nothing in any row; margins stay."""
+    size = np.abs(weights)
+    below = np.cumsum(size, axis=-1).max(axis=0)
+    low = int(np.searchsorted(below, LOWER))
+    above = np.nonzero(size.max(axis=0) > UPPER)[0]
+    high = int(above[-1]) + 1 if len(above) else low + 1
+    kept = weights[:, low:high]
+    return np.pad(kept, ((0, 0), (MARGIN, MARGIN))), first + low - MARGIN
