@@ -42,7 +42,7 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     """Exact kernels and tensors of a linear network at the inputs X (inputs, features), any biases and learning rates.
 
     >>> flow = deep_linear(MLP([1, 2, 2, 1], "linear"), [[1.0]])
-    >>> flow.tensors["V"][:, 0, 0, 0, 0]  # n Var Ĝ = n (Π (1 + 2/n_l) − 1); the leading order is 0, 2, 4
+    >>> flow.tensors["V"].ravel()  # n Var Ĝ = n (Π (1 + 2/n_l) − 1); the leading order is 0, 2, 4
     array([0., 2., 6.])
     """
     check_linear(net)

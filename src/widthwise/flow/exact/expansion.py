@@ -16,8 +16,8 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     `depth_over_width` is Σ 1/n_l over the hidden layers below, the expansion parameter; `gap` is order1/exact − 1.
 
     >>> table = kurtosis_by_depth(MLP([2, *[16] * 8, 1], "relu", C_W=2.0), [1.0, 1.0])
-    >>> table["exact"][[0, -1]].round(2), table["order1"][[0, -1]].round(2)
-    (array([ 0.94, 23.42]), array([0.94, 7.5 ]))
+    >>> print(table["exact"].max().round(2), table["order1"].max().round(2))
+    23.42 7.5
     """
     law = exact_law(net, x)
     flow = finite_flow(net, one_input(net, x)[None, :], ("V",))
