@@ -44,7 +44,7 @@ def run_one(activation: str, count: int, tolerance: float) -> None:
     from widthwise.flow.finite import finite_flow
 
     net, X = network(activation), inputs_of(count)
-    finite_flow(net, inputs_of(2), tolerance=tolerance)
+    finite_flow(net, inputs_of(6), tolerance=tolerance)
     before = peak_mb()
     first = best_time(lambda: finite_flow(net, X, tolerance=tolerance), 1)
     seconds = best_time(lambda: finite_flow(net, X, tolerance=tolerance), 3 if count <= 16 else 1)

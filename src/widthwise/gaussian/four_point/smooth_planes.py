@@ -21,8 +21,8 @@ from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.grids import Grid
 from widthwise.gaussian.polynomials import basis
 
-#: Planes in one compiled call, on a processor and on an accelerator.
-_PLANES = {"cpu": 32, "gpu": 512}
+#: Coefficients in one compiled call, on a processor and on an accelerator.
+_NUMBERS = {"cpu": 1 << 19, "gpu": 1 << 24}
 
 
 class PlaneMoments(NamedTuple):
@@ -96,7 +96,7 @@ def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: i
     apart = np.flatnonzero(first != second)
     data = _Series.of(found, degrees) if len(apart) else None
     backend = jax.default_backend()
-    step = _PLANES.get(backend, _PLANES["gpu"])
+    step = max(1, _NUMBERS.get(backend, _NUMBERS["gpu"]) // (len(orders) * degrees) ** 2)
     for start in range(0, len(apart), step):
         rows = apart[start : start + step]
         padded = np.pad(rows, (0, step - len(rows)), mode="edge")
