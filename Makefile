@@ -23,10 +23,10 @@ lint: setup
 	$(BIN)/pyright
 
 test: lint
-	$(BIN)/pytest -m 'not full'
+	$(BIN)/pytest -n 2 -m 'not full'
 
 test-full: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 # The peer lives in an environment of its own: it does not import on the jax that widthwise uses.
 PEER := .venv-peer
