@@ -39,6 +39,7 @@ $(PEER)/.installed:
 bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/kernels.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/finite.py
+	$(BIN)/python benchmarks/measure.py --peer $(PEER)/bin/python
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -103,7 +103,7 @@ def test_the_rectangle_is_the_corner_of_the_square(X, X2, activation):
         assert np.allclose(square[:, : len(X), len(X) :], rectangle, rtol=2e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("activation", [*ACTIVATIONS, ELU, "step", "cubic"], ids=str)
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, ELU, "step", "cubic"], ids=lambda a: getattr(a, "name", a))
 def test_closed_form_and_series_flow_alike(activation):
     """The two kinds of tiles, on data with duplicates, opposites, nearly parallel rows and a zero row."""
     rng = np.random.default_rng(1)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from widthwise.criticality.tuning import make_critical, shaped
     from widthwise.errors import AccuracyWarning, ExpansionWarning, NotCritical, WidthwiseError
     from widthwise.experiments.labelled import measure
+    from widthwise.experiments.training.labelled import train
     from widthwise.flow.couplings import Couplings, couplings
     from widthwise.flow.deep_linear import DeepLinear, deep_linear
     from widthwise.flow.exact import ExactLaw, exact_law, kurtosis_by_depth
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
     from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
     from widthwise.inference.observables.labelled import expected_error, trained_kernel
-    from widthwise.network import MLP, GradientDescent, GradientFlow, NewtonStep
+    from widthwise.network import MLP, SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
     from widthwise.results import load, network_of, save, theory
     from widthwise.results.single_input import single_input
 
@@ -94,12 +95,18 @@ _HOME = {
     "kurtosis_by_depth": "flow.exact",
     "DeepLinear": "flow.deep_linear",
     "deep_linear": "flow.deep_linear",
+    "train": "experiments.training.labelled",
+    "SGD": "network",
+    "Momentum": "network",
+    "Adam": "network",
 }
 
 __all__ = [
     "MLP",
+    "SGD",
     "AccuracyWarning",
     "Activation",
+    "Adam",
     "Advice",
     "Comparison",
     "Couplings",
@@ -110,6 +117,7 @@ __all__ = [
     "Expectation",
     "GradientDescent",
     "GradientFlow",
+    "Momentum",
     "NewtonStep",
     "NotCritical",
     "OutputDensity",
@@ -153,6 +161,7 @@ __all__ = [
     "single_input",
     "susceptibilities",
     "theory",
+    "train",
     "trained_kernel",
 ]
 

@@ -55,7 +55,7 @@ class Observation(NamedTuple):
     controls: jax.Array
 
 
-def check_names(activation: Activation, names: Iterable[str]) -> tuple[str, ...]:
+def check_names(activation: Activation, names: Iterable[str], argument: str = "tensors") -> tuple[str, ...]:
     """Names in the order of `ORDERS`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
 
     >>> from widthwise.activations import resolve
@@ -65,13 +65,13 @@ def check_names(activation: Activation, names: Iterable[str]) -> tuple[str, ...]
     wanted = set()
     for name in names:
         if name not in ORDERS:
-            raise UnknownName.of("tensors", name, ORDERS)
+            raise UnknownName.of(argument, name, ORDERS)
         wanted |= {name, *PRODUCTS.get(name, ())}
     for name in sorted(wanted, key=lambda name: ORDERS[name]):
         require_derivatives(activation, ORDERS[name], name)
         if ORDERS[name] > activation.first_jump:
             raise NotDifferentiable(
-                "tensors",
+                argument,
                 f"{name} for {activation.name}, whose derivative of order {int(activation.first_jump)} jumps",
                 f"derivatives up to order {ORDERS[name]} that are functions",
                 "Ask for tensors that exist, or use a smooth neighbour: gelu or swish for relu, erf for a step.",
@@ -142,8 +142,13 @@ def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: 
     >>> seen.tensors["V"].shape, seen.controls.shape
     ((100, 1, 1, 1, 1), (100, 1))
     """
-    layers, signs = _draw(net.replace(activation="linear"), probes, seed, jnp.asarray(indices))
-    return _observe(net, names, layers, signs, jnp.asarray(X), ref)
+    layers, signs = draw_batch(net, probes, seed, indices)
+    return observe_drawn(net, names, layers, signs, jnp.asarray(X), ref)
+
+
+def draw_batch(net: MLP, probes: int, seed: int, indices):
+    """Parameters and signs of probes of the networks `indices` of a seed, along a first axis."""
+    return _draw(net.replace(activation="linear"), probes, seed, jnp.asarray(indices))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -153,7 +158,8 @@ def _draw(net: MLP, probes: int, seed, indices):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _observe(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference):
+def observe_drawn(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference):
+    """`observe_tensors` of networks drawn by `draw_batch`."""
     return jax.vmap(lambda some, probes: observe_tensors(net, some, X, names, ref, probes))(layers, signs)
 
 

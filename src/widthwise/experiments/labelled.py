@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 import operator
-from functools import partial
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import observe
+from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.experiments.checkpoints import Checkpoint
+from widthwise.experiments.engines import run_chunks
+from widthwise.experiments.estimators import ORDERS, check_names
+from widthwise.experiments.extrapolation import extrapolate
+from widthwise.experiments.programme import KERNELS, Part, Programme, Sums
+from widthwise.experiments.reference import reference
+from widthwise.experiments.tally import Estimate, jackknife
+from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 
-#: Parameters of the networks held at once.
-_BATCH_PARAMETERS = 1 << 23
+#: Every statistic, in the order in which a Dataset shows them.
+STATISTICS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
+#: Scatter below this fraction of a tensor's size is rounding.
+ROUNDING = 1e-12
 
 
-def measure(net: MLP, X: Any, networks: int = 1000, seed: int = 0, *, progress: bool | None = None) -> xr.Dataset:
-    """K and Theta of the output layer on really sampled networks, each with a standard error.
+class NonFiniteWarning(UserWarning):
+    """Networks whose outputs or derivatives are not finite, and which are left out."""
 
-    The mean over networks of width n is K + G1/n and Theta + H1/n, so it agrees with the infinite-width kernels up
-    to the standard error and a difference that halves when the width doubles (theory §3).
+
+def measure(
+    net: MLP,
+    X: Any,
+    networks: int = 1000,
+    seed: int = 0,
+    *,
+    statistics: str | Sequence[str] | None = None,
+    layers: str = "last",
+    widths: Sequence[int] | None = None,
+    engine: Any = None,
+    checkpoint: str | os.PathLike | None = None,
+    batch: int | None = None,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """The variables of `theory` on really sampled networks, each with a standard error.
+
+    K and Theta are means over networks of width n, that is K + G1/n and Theta + H1/n of the theory. The others are
+    the coefficients themselves, such as V = n × covariance, and differ from the theory's by a relative O(1/n)
+    (theory §3); `widths` removes that.
 
     Parameters
     ----------
     X : array (inputs, features).
     networks : how many to sample, at least 2. Network i of a seed is always the same network.
     seed : non-negative integer.
+    statistics : names out of K, Theta, G1, H1, V, A, B, D, F, P, Q, R, S, T, U, or "all" that exist for the
+        activation; K and Theta unless given.
+    layers : "last", or "all": each layer as the output of the network that ends there.
+    widths : last hidden widths, the other hidden widths in proportion, from which every statistic is extrapolated to
+        infinite width: its remainder c/n as NAME_slope, and from three widths on the fitted order of the remainder
+        as NAME_order, NaN where noise hides it. Two widths: linear in 1/n; more: quadratic.
+    engine : None for this process, a number of processes, the address of a Dask scheduler, or a `distributed.Client`.
+        The result is the same to the last bit from any number of workers.
+    checkpoint : a file for the partial sums. If it exists, the run goes on from there.
+    batch : networks observed at once; chosen by size unless given. It changes results by rounding only.
 
     Returns
     -------
-    Dataset with K, Theta and K_se, Theta_se on (layer, a, b).
+    Dataset with NAME and NAME_se on (layer, a, b) or (layer, a, b, c, d). Ctrl-C returns what is done so far, with the
+    attribute `interrupted`.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([2, 64, 1], "relu", C_W=2.0)
@@ -48,32 +87,212 @@ def measure(net: MLP, X: Any, networks: int = 1000, seed: int = 0, *, progress: 
         raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
     X = check_inputs(X, net.widths[0])
     networks, seed = _integer("networks", networks, 2), _integer("seed", seed, 0)
-    if net.depth > 1:
-        require_derivatives(net.activation, 1, "Theta")
-    parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
-    batch = max(1, min(networks, _BATCH_PARAMETERS // parameters))
-    sums = {name: np.zeros((2, len(X), len(X))) for name in ("K", "Theta")}
-    centre: dict[str, np.ndarray] = {}
-    with DelayedProgress("networks", progress) as bar:
-        for start in range(0, networks, batch):
-            indices = np.arange(start, start + batch)
-            values = _observe_batch(net, seed, indices, jnp.asarray(X))
-            for name, value in values.items():
-                kept = np.asarray(value)[: networks - start]
-                shifted = kept - centre.setdefault(name, kept[0].copy())
-                sums[name] += np.stack([shifted.sum(axis=0), (shifted**2).sum(axis=0)])
-            bar(min(start + batch, networks), networks)
+    batch = None if batch is None else _integer("batch", batch, 1)
+    names = _names(net, statistics)
+    if layers not in ("last", "all"):
+        raise InvalidInput("layers", repr(layers), "'last' or 'all'")
+    kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
+    sizes = _check_widths(net, widths)
+    parts = [
+        _part(_truncated(_scaled(net, width), layer), X, names, seed if widths is None else _seed(seed, width))
+        for width in sizes
+        for layer in kept
+    ]
+    _require_room(parts, len(X))
+    programme = Programme.of(tuple(parts), X, batch)
+    sums, interrupted = _run(programme, networks, engine, checkpoint, progress)
+    attrs = _report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
+    by_width = [sums[start : start + len(kept)] for start in range(0, len(sums), len(kept))]
+    if widths is None:
+        variables = _variables(names, by_width[0], len(X))
+    else:
+        variables = _extrapolated(names, sizes, by_width, len(X))
+        attrs |= {"widths": sizes, "seeds": [_seed(seed, width) for width in sizes]}
+    return label(variables, net, layer_coordinate(kept), kind="measure", interrupted=int(interrupted), **attrs)
+
+
+def _run(programme: Programme, networks: int, engine: Any, path: Any, progress: bool | None) -> tuple[list[Sums], bool]:
+    """The sums of every part, and whether Ctrl-C cut them short."""
+    chunks = programme.chunks(networks)
+    # a checkpoint holds whole chunks only, so that a later run may go on to more networks
+    whole = networks // programme.chunk * len(programme.parts)
+    checkpoint = None if path is None else Checkpoint(path, programme)
+    state = (0, [Sums.empty(part) for part in programme.parts])
+    if checkpoint is not None:
+        state = checkpoint.load() or state
+        if state[0] > whole:
+            held = state[0] // len(programme.parts) * programme.chunk
+            raise InvalidInput(
+                "checkpoint",
+                f"{str(path)!r}, which holds {held} networks already",
+                f"one with at most the {networks} that are asked for",
+                f"Ask for networks={held} or more, or name another file.",
+            )
+    left, interrupted = chunks[state[0] :], False
+    results = run_chunks(programme, left, engine)
+    try:
+        with DelayedProgress("networks", progress) as bar, closing(results):  # pyright: ignore[reportArgumentType]
+            for chunk, result in zip(left, results, strict=True):
+                position, sums = state
+                added = sums[chunk.part].plus(result)
+                state = (position + 1, [*sums[: chunk.part], added, *sums[chunk.part + 1 :]])
+                if checkpoint is not None and state[0] <= whole:
+                    checkpoint.save(*state, now=state[0] == whole)
+                bar(state[0], len(chunks))
+    except KeyboardInterrupt:
+        if state[0] < len(programme.parts):
+            raise
+        interrupted = True
+        warnings.warn(f"measure: interrupted after {chunks[state[0] - 1].stop} of {networks} networks", stacklevel=3)
+    finally:
+        if checkpoint is not None and state[0] < whole:
+            checkpoint.save(*state, now=True)
+    return state[1], interrupted
+
+
+def _variables(names: Sequence[str], sums: Sequence[Sums], inputs: int) -> dict[str, Any]:
+    found = [{name: jackknife(values) for name, values in part.replicates().items()} for part in sums]
     variables = {}
-    for name, (first, second) in sums.items():
-        variance = np.maximum(second - first**2 / networks, 0.0) / (networks - 1)
-        variables[name] = (("layer", "a", "b"), (centre[name] + first / networks)[None])
-        variables[name + "_se"] = (("layer", "a", "b"), np.sqrt(variance / networks)[None])
-    return label(variables, net, layer_coordinate((net.depth,)), kind="measure", networks=networks, seed=seed)
+    for name in names:
+        layers = [estimates.get(name) or _nothing(name, inputs) for estimates in found]
+        variables |= _pair(name, [_without_rounding(layer) for layer in layers], _dims(name))
+    return variables
 
 
-@partial(jax.jit, static_argnums=0)
-def _observe_batch(net: MLP, seed, indices, X):
-    return jax.vmap(lambda index: observe(net, seed, index, X))(indices)
+def _extrapolated(names: Sequence[str], widths: list[int], by_width: list[list[Sums]], inputs: int) -> dict[str, Any]:
+    found = [[part.replicates() for part in sums] for sums in by_width]
+    variables = {}
+    for name in names:
+        nothing = np.stack([_nothing(name, inputs).value] * 3)
+        by_layer = [[part.get(name, nothing) for part in parts] for parts in zip(*found, strict=True)]
+        fits = [extrapolate(widths, replicates) for replicates in by_layer]
+        variables |= _pair(name, [_without_rounding(fit.value) for fit in fits], _dims(name))
+        variables |= _pair(name + "_slope", [fit.slope for fit in fits], _dims(name))
+        variables |= _pair(name + "_order", [fit.order for fit in fits], ("layer",))
+    return variables
+
+
+def _pair(name: str, layers: list[Estimate], dims: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: (dims, np.stack([layer.value for layer in layers])),
+        name + "_se": (dims, np.stack([layer.error for layer in layers])),
+    }
+
+
+def _dims(name: str) -> tuple[str, ...]:
+    return ("layer", "a", "b") if name in (*KERNELS, "G1", "H1") else ("layer", "a", "b", "c", "d")
+
+
+def _nothing(name: str, inputs: int) -> Estimate:
+    """Nothing fluctuates before the first hidden layer (theory §3)."""
+    zeros = np.zeros((inputs,) * (len(_dims(name)) - 1))
+    return Estimate(zeros, zeros)
+
+
+def _without_rounding(estimate: Estimate) -> Estimate:
+    """Scatter that is only rounding is none."""
+    least = ROUNDING * np.abs(estimate.value).max()
+    return Estimate(estimate.value, np.where(estimate.error > least, estimate.error, 0.0))
+
+
+def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
+    """Attributes about networks that are not finite, and a warning where there are any."""
+    broken = sum(part.broken for part in sums)
+    if not broken:
+        return {"nonfinite": 0}
+    worst = max(range(len(sums)), key=lambda i: sums[i].broken)
+    part, where = programme.parts[worst], list(sums[worst].where)
+    if min(part.networks for part in sums) < 2:
+        raise InvalidInput(
+            "net",
+            f"{part.net}, of which {sums[worst].broken} networks have numbers that are not finite (indices {where} of "
+            f"seed {part.seed})",
+            "at least 2 networks with finite kernels and tensors",
+            "Reduce C_W or the depth, or use an activation that does not grow as fast.",
+        )
+    warnings.warn(
+        f"measure: {broken} networks have numbers that are not finite and are left out, which biases what is left; "
+        f"the first of {part.net} have indices {where} of seed {part.seed}. One of them again: "
+        f"widthwise.experiments.sampler.sample_parameters(net, network_key({part.seed}, {where[0]}))",
+        NonFiniteWarning,
+        stacklevel=3,
+    )
+    return {"nonfinite": broken, "nonfinite_networks": where, "nonfinite_seed": part.seed}
+
+
+def _names(net: MLP, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
+    if isinstance(statistics, str) and statistics == "all":
+        return tuple(name for name in STATISTICS if _exists(net, name))
+    asked = KERNELS if statistics is None else [statistics] if isinstance(statistics, str) else list(statistics)
+    for name in asked:
+        if name not in STATISTICS:
+            raise UnknownName.of("statistics", name, STATISTICS, ', or "all"')
+    if not asked:
+        raise InvalidInput("statistics", "an empty list", f"some of {', '.join(STATISTICS)}")
+    for name in asked:
+        _require(net, name)
+    return tuple(name for name in STATISTICS if name in asked)
+
+
+def _require(net: MLP, name: str) -> None:
+    if name == "Theta" and net.depth > 1:
+        require_derivatives(net.activation, 1, name)
+    elif name not in KERNELS:
+        check_names(net.activation, [name], "statistics")
+
+
+def _exists(net: MLP, name: str) -> bool:
+    try:
+        _require(net, name)
+    except NotDifferentiable:
+        return False
+    return True
+
+
+def _part(net: MLP, X: np.ndarray, names: Sequence[str], seed: int) -> Part:
+    kernels = tuple(name for name in names if name in KERNELS)
+    tensors = check_names(net.activation, [name for name in names if name in ORDERS]) if net.depth > 1 else ()
+    # something to count networks by where no tensor fluctuates
+    return Part(net, seed, kernels if kernels or tensors else ("K",), tensors, reference(net, X) if tensors else None)
+
+
+def _truncated(net: MLP, layer: int) -> MLP:
+    """The network that ends at a layer; the number of its outputs plays no role."""
+    rates = (values[:layer] for values in (net.C_b, net.C_W, net.lambda_b, net.lambda_W))
+    return MLP([*net.widths[:layer], net.widths[-1]], net.activation, *rates)
+
+
+def _scaled(net: MLP, width: int) -> MLP:
+    """All hidden widths in proportion, the last of them `width`."""
+    hidden = [max(1, round(size * width / net.n)) for size in net.widths[1:-1]]
+    return net.replace(widths=[net.widths[0], *hidden, net.widths[-1]])
+
+
+def _seed(seed: int, width: int) -> int:
+    """A seed of its own for every width: with one key, wide and narrow networks would share some of their numbers."""
+    return int(np.random.SeedSequence([seed, width]).generate_state(1)[0])
+
+
+def _check_widths(net: MLP, widths: Sequence[int] | None) -> list[int]:
+    if widths is None:
+        return [net.n]
+    if net.depth < 2:
+        raise InvalidInput("widths", repr(widths), "None for a network without hidden layers")
+    sizes = [_integer("widths", width, 2) for width in np.atleast_1d(np.asarray(widths, object))]
+    if len(set(sizes)) < 2:
+        raise InvalidInput("widths", repr(widths), "at least two different widths, such as [64, 128, 256]")
+    return sorted(set(sizes))
+
+
+def _require_room(parts: Sequence[Part], inputs: int) -> None:
+    """Sums of 64 blocks, those of a chunk beside them."""
+    numbers = sum(130 * inputs**4 * sum(name not in ("G1", "H1") for name in part.tensors) for part in parts)
+    require_memory(
+        8 * numbers,
+        f"sums of {len(parts[0].tensors)} tensors of {inputs} inputs, {inputs}⁴ entries each",
+        "Take fewer inputs, fewer statistics or layers='last'.",
+    )
 
 
 def _integer(name: str, value: Any, least: int) -> int:

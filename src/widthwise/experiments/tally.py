@@ -55,6 +55,7 @@ class Tally:
         if self.blocks < 2:
             raise InvalidInput("blocks", str(self.blocks), "at least 2, of which one is left out at a time")
         self.counts = np.zeros(self.blocks)
+        self.control_sums, self.control_squares = np.zeros((self.blocks, 0)), np.zeros((0, 0))
 
     @property
     def networks(self) -> int:
@@ -65,14 +66,14 @@ class Tally:
         controls = np.asarray(controls)
         if not self.sums:
             self._allocate(tensors, controls)
-        member = (np.asarray(indices) % self.blocks == np.arange(self.blocks)[:, None]).astype(float)
-        self.counts += member.sum(axis=1)
-        self.control_sums += member @ controls
-        self.control_squares += controls.T @ controls
+        blocks = np.asarray(indices) % self.blocks
+        np.add.at(self.counts, blocks, 1.0)
+        np.add.at(self.control_sums, blocks, controls)
+        self.control_squares += _contract(controls, controls)
         for name, value in tensors.items():
-            flat = np.reshape(value, (len(controls), -1))
-            self.sums[name] += (member @ flat).reshape(self.sums[name].shape)
-            self.products[name] += controls.T @ flat
+            flat = np.reshape(value, (len(controls), self.products[name].shape[1]))
+            np.add.at(self.sums[name].reshape(self.blocks, -1), blocks, flat)
+            self.products[name] += _contract(controls, flat)
 
     def _allocate(self, tensors: Mapping[str, Any], controls: np.ndarray) -> None:
         count = controls.shape[1]
@@ -86,6 +87,8 @@ class Tally:
         """Add the sums of another tally of the same observations."""
         if (self.n, self.blocks) != (other.n, other.blocks):
             raise InvalidInput("other", f"n={other.n}, blocks={other.blocks}", f"n={self.n}, blocks={self.blocks}")
+        if not other.sums:
+            return
         if not self.sums:
             self._allocate(other.sums, other.control_sums)
         self.counts += other.counts
@@ -142,7 +145,14 @@ def jackknife(replicates: np.ndarray) -> Estimate:
     """
     left_out = replicates[1:]
     spread = left_out - left_out.mean(axis=0)
-    return Estimate(replicates[0], np.sqrt((len(left_out) - 1) / len(left_out) * np.sum(spread**2, axis=0)))
+    with np.errstate(over="ignore"):  # an error past the largest number is infinite
+        square = np.sum(spread**2, axis=0)
+    return Estimate(replicates[0], np.sqrt((len(left_out) - 1) / len(left_out) * square))
+
+
+def _contract(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """leftᵀ right, added up row by row: the last bits of a library's matrix product depend on its number of threads."""
+    return np.einsum("xi,xj->ij", left, right)
 
 
 def _leaving_one_out(blocks: np.ndarray) -> np.ndarray:

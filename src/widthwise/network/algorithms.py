@@ -36,15 +36,71 @@ class GradientDescent:
     steps: int | None = None
 
     def __post_init__(self):
-        if not _positive(self.learning_rate):
-            raise InvalidInput("learning_rate", repr(self.learning_rate), "a finite positive number")
-        if self.steps is not None:
-            try:
-                valid = operator.index(self.steps) >= 0 and not isinstance(self.steps, bool)
-            except TypeError:
-                valid = False
-            if not valid:
-                raise InvalidInput("steps", repr(self.steps), "a non-negative integer, or None for convergence")
+        _check_descent(self.learning_rate, self.steps)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent in batches drawn without replacement, for `steps`, or to convergence when None.
+
+    The gradient of a batch of B among N inputs is multiplied by N/B, so that its mean is the full gradient of theory
+    §8 and the learning rate means the same as in `GradientDescent`.
+
+    >>> SGD(learning_rate=0.1, batch_size=4)
+    SGD(learning_rate=0.1, batch_size=4, steps=None)
+    """
+
+    learning_rate: float
+    batch_size: int
+    steps: int | None = None
+
+    def __post_init__(self):
+        _check_descent(self.learning_rate, self.steps, self.batch_size)
+        if self.batch_size is None:
+            raise InvalidInput("batch_size", "None", "a positive integer", "Use GradientDescent for full batches.")
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Descent with heavy-ball momentum: v → μv + ∂L/∂θ, θ → θ − ηλv; full batch unless `batch_size` is given.
+
+    >>> Momentum(learning_rate=0.1)
+    Momentum(learning_rate=0.1, momentum=0.9, steps=None, batch_size=None)
+    """
+
+    learning_rate: float
+    momentum: float = 0.9
+    steps: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self):
+        _check_descent(self.learning_rate, self.steps, self.batch_size)
+        _check_fraction("momentum", self.momentum)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam on parameters measured in units of √λ; full batch unless `batch_size` is given.
+
+    With g = √λ ∂L/∂θ and its averages m, v (β₁, β₂, corrected for their start), θ → θ − η√λ m/(√v + ε).
+
+    >>> Adam(learning_rate=0.01, steps=100)
+    Adam(learning_rate=0.01, beta1=0.9, beta2=0.999, epsilon=1e-08, steps=100, batch_size=None)
+    """
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    steps: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self):
+        _check_descent(self.learning_rate, self.steps, self.batch_size)
+        _check_fraction("beta1", self.beta1)
+        _check_fraction("beta2", self.beta2)
+        if not _positive(self.epsilon, zero=True):
+            raise InvalidInput("epsilon", repr(self.epsilon), "a finite non-negative number")
 
 
 @dataclass(frozen=True)
@@ -64,3 +120,24 @@ def _positive(value: object, zero: bool = False) -> bool:
     except (TypeError, ValueError):
         return False
     return math.isfinite(number) and (number > 0 or (zero and number == 0))
+
+
+def _check_descent(learning_rate: object, steps: object, batch_size: object = None) -> None:
+    if not _positive(learning_rate):
+        raise InvalidInput("learning_rate", repr(learning_rate), "a finite positive number")
+    if steps is not None and not _whole(steps, 0):
+        raise InvalidInput("steps", repr(steps), "a non-negative integer, or None for convergence")
+    if batch_size is not None and not _whole(batch_size, 1):
+        raise InvalidInput("batch_size", repr(batch_size), "a positive integer")
+
+
+def _check_fraction(name: str, value: object) -> None:
+    if not (_positive(value, zero=True) and float(value) < 1):  # pyright: ignore[reportArgumentType]
+        raise InvalidInput(name, repr(value), "a number from 0 up to, and not including, 1")
+
+
+def _whole(value: object, least: int) -> bool:
+    try:
+        return operator.index(value) >= least and not isinstance(value, bool)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return False

@@ -34,6 +34,7 @@ MEANING = {
     "cov0": "covariance over initialisations at infinite width",
     "cov1": "coefficient of 1/n in the covariance (theory §8, §9)",
     "cov": "covariance over initialisations",
+    "change": "mean change of the neural tangent kernel by training (theory §8)",
     "train_mean0": "mean at the training inputs at infinite width",
     "train_cov0": "covariance at the training inputs at infinite width",
     "train_mean1": "coefficient of 1/n in the mean at the training inputs",

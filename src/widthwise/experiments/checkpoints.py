@@ -1,0 +1,155 @@
+"""Partial sums on disk, so that a long run that is interrupted, killed or crashes goes on where it was.
+
+The file is replaced as a whole: whenever it is looked at, it holds the sums of the first so-many chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widthwise.errors import InvalidInput
+from widthwise.experiments.programme import Programme, Sums
+from widthwise.experiments.tally import Tally
+from widthwise.network import MLP
+
+#: Seconds between two writings.
+INTERVAL = 5.0
+_FIELDS = ("counts", "control_sums", "control_squares")
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint that could not be written. The run goes on without it."""
+
+
+class Checkpoint:
+    """Reads and writes the sums of a programme; `position` counts the chunks that are in them."""
+
+    def __init__(self, path: str | os.PathLike, programme: Programme):
+        self.path, self.programme = Path(path), programme
+        self.fingerprint = fingerprint(programme)
+        self.written, self.warned = time.monotonic(), False
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise InvalidInput(
+                "checkpoint", repr(str(path)), "the path of a file in a folder that exists", "Make the folder first."
+            )
+
+    def load(self) -> tuple[int, list[Sums]] | None:
+        """(position, sums of every part), or None where there is no file yet."""
+        if not self.path.exists():
+            return None
+        try:
+            with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                stored = {name: file[name] for name in file.files}
+            found = json.loads(str(stored["fingerprint"]))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InvalidInput(
+                "checkpoint",
+                f"{str(self.path)!r}, which cannot be read as one ({error})",
+                "a file written by an earlier run, or a new path",
+                "Delete the file or name another.",
+            ) from error
+        differing = [key for key in self.fingerprint if self.fingerprint[key] != found.get(key)]
+        if differing:
+            raise InvalidInput(
+                "checkpoint",
+                f"{str(self.path)!r}, written by a run with other {_listed(differing, found, self.fingerprint)}",
+                "one of the same run",
+                "Repeat the call that wrote it, delete the file, or name another.",
+            )
+        return int(stored["position"]), [_unpack(stored, i, part.net.n) for i, part in enumerate(self.programme.parts)]
+
+    def save(self, position: int, sums: Sequence[Sums], *, now: bool = False) -> None:
+        """Write, if the last time is `INTERVAL` seconds ago or `now`. Trouble with the disk is warned of once."""
+        if not now and time.monotonic() - self.written < INTERVAL:
+            return
+        arrays = {"fingerprint": np.asarray(json.dumps(self.fingerprint)), "position": np.asarray(position)}
+        for index, part in enumerate(sums):
+            arrays |= _pack(part, index)
+        try:
+            write_atomically(self.path, arrays)
+        except OSError as error:
+            if not self.warned:
+                warnings.warn(
+                    f"checkpoint: {str(self.path)!r} could not be written ({error.strerror or error}); the run goes "
+                    "on, and its result is not affected, but it cannot be resumed from here. Make room on the disk.",
+                    CheckpointWarning,
+                    stacklevel=3,
+                )
+            self.warned = True
+        self.written = time.monotonic()
+
+
+def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """An npz file that is there complete or not at all, whenever the process ends."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def fingerprint(programme: Programme) -> dict[str, Any]:
+    """What must be the same for sums to be continued; the number of networks need not be."""
+    parts = programme.parts
+    return {
+        "networks' specification": [part.net.to_json() for part in parts],
+        "activation": _digest(_activation_values(parts[0].net)),
+        "inputs": _digest(programme.X),
+        "seed": [part.seed for part in parts],
+        "statistics": [[*part.kernels, *part.tensors] for part in parts],
+        "batch": programme.batch,
+        "chunk size": programme.chunk,
+    }
+
+
+def _activation_values(net: MLP) -> np.ndarray:
+    """Functions of one name may differ."""
+    return np.asarray(net.activation(np.linspace(-3.0, 3.0, 13)))
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(repr(array.shape).encode() + np.ascontiguousarray(array, float).tobytes()).hexdigest()[:16]
+
+
+def _listed(keys: list[str], there: dict[str, Any], here: dict[str, Any]) -> str:
+    plain = {"seed", "statistics", "batch", "chunk size"}
+    return ", ".join(f"{key} ({there.get(key)} there, {here[key]} here)" if key in plain else key for key in keys)
+
+
+def _pack(sums: Sums, index: int) -> dict[str, np.ndarray]:
+    found = {f"{index}/broken": np.asarray(sums.broken), f"{index}/where": np.asarray(sums.where, int)}
+    for kind in ("kernels", "tensors"):
+        tally: Tally = getattr(sums, kind)
+        found |= {f"{index}/{kind}/{name}": getattr(tally, name) for name in _FIELDS}
+        for name in tally.sums:
+            found[f"{index}/{kind}/sums/{name}"] = tally.sums[name]
+            found[f"{index}/{kind}/products/{name}"] = tally.products[name]
+    return found
+
+
+def _unpack(stored: dict[str, np.ndarray], index: int, n: int) -> Sums:
+    tallies = []
+    for kind in ("kernels", "tensors"):
+        tally, prefix = Tally(n), f"{index}/{kind}/"
+        for name in _FIELDS:
+            setattr(tally, name, stored[prefix + name])
+        for group in ("sums", "products"):
+            start = f"{prefix}{group}/"
+            setattr(tally, group, {key.removeprefix(start): v for key, v in stored.items() if key.startswith(start)})
+        tallies.append(tally)
+    kernels, tensors = tallies
+    return Sums(kernels, tensors, int(stored[f"{index}/broken"]), tuple(stored[f"{index}/where"].tolist()))

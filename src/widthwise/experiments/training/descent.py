@@ -1,0 +1,116 @@
+"""Gradient descent and its relatives on one network: plain, in batches, with momentum, Adam (theory §8).
+
+Written for parameters measured in units of √λ, in which the learning-rate tensor is one: for plain steps and for
+momentum that is λ in front of the gradient. A batch of B of N inputs has its gradient multiplied by N/B, so that it
+is the full gradient on average; each pass draws a new order of the inputs, and what does not fill a batch is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from widthwise.experiments.sampler import Layer
+from widthwise.experiments.training.flows import Trained
+from widthwise.experiments.training.tangent import gradient, outputs, rates
+from widthwise.network import MLP
+from widthwise.network.algorithms import SGD, Adam, GradientDescent, Momentum
+
+Descent = GradientDescent | SGD | Momentum | Adam
+
+
+class Memory(NamedTuple):
+    """Running averages of the gradient and of its square; None where a method has none."""
+
+    first: Any
+    second: Any
+
+
+def remember(algorithm: Descent, layers: list[Layer]) -> Memory:
+    """The memory at the start of training."""
+    nothing = jax.tree.map(jnp.zeros_like, layers)
+    first = nothing if isinstance(algorithm, Momentum | Adam) else None
+    return Memory(first, nothing if isinstance(algorithm, Adam) else None)
+
+
+def update(algorithm: Descent, memory: Memory, slope: list[Layer], step) -> tuple[list[Layer], Memory]:
+    """The move in units of √λ that follows from a gradient in the same units, at step 0, 1, …
+
+    >>> start = [Layer(jnp.zeros((1, 1)), jnp.zeros(1))]
+    >>> slope = [Layer(jnp.full((1, 1), 3.0), jnp.full(1, -2.0))]
+    >>> move, _ = update(Adam(0.1), remember(Adam(0.1), start), slope, 0)
+    >>> round(float(move[0].W[0, 0]), 6), round(float(move[0].b[0]), 6)
+    (-0.1, 0.1)
+    """
+    eta = algorithm.learning_rate
+    if isinstance(algorithm, Momentum):
+        first = jax.tree.map(lambda v, g: algorithm.momentum * v + g, memory.first, slope)
+        return jax.tree.map(lambda v: -eta * v, first), Memory(first, None)
+    if isinstance(algorithm, Adam):
+        p, q = algorithm.beta1, algorithm.beta2
+        first = jax.tree.map(lambda m, g: p * m + (1 - p) * g, memory.first, slope)
+        second = jax.tree.map(lambda v, g: q * v + (1 - q) * g**2, memory.second, slope)
+        grown, grown_square = 1 - p ** (step + 1.0), 1 - q ** (step + 1.0)
+
+        def move(m, v):
+            return -eta * (m / grown) / (jnp.sqrt(v / grown_square) + algorithm.epsilon)
+
+        return jax.tree.map(move, first, second), Memory(first, second)
+    return jax.tree.map(lambda g: -eta * g, slope), memory
+
+
+class _State(NamedTuple):
+    layers: list[Layer]
+    memory: Memory
+    steps: Any
+    passes: Any
+    residual: Any
+
+
+def descend(net: MLP, layers: list[Layer], X, y, algorithm: Descent, key, tolerance, max_steps) -> Trained:
+    """Train one network for the algorithm's steps, or until every |z − y| < tolerance when it names none.
+
+    Convergence is looked at once per pass through the data, and `key` orders the inputs of each pass. y is (i, a).
+
+    >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
+    >>> start, how = sample_parameters(net, network_key(0, 0)), GradientDescent(0.3)
+    >>> end = jax.jit(lambda layers: descend(net, layers, X, y, how, network_key(0, 0), 1e-6, 1000))(start)
+    >>> bool(end.converged), bool(abs(outputs(net, end.layers, X)[0, 0] - 0.7) < 1e-6)
+    (True, True)
+    """
+    limit = max_steps if algorithm.steps is None else algorithm.steps
+    size = min(getattr(algorithm, "batch_size", None) or len(X), len(X))
+    batches, roots = len(X) // size, jax.tree.map(lambda rate: rate**0.5, rates(net))
+
+    def one_step(order, number, state: _State) -> _State:
+        rows = jax.lax.dynamic_slice_in_dim(order, number * size, size)
+        found, _ = gradient(net, state.layers, X[rows], y[:, rows])
+        slope = jax.tree.map(lambda root, g: len(X) / size * root * g, roots, found)
+        move, memory = update(algorithm, state.memory, slope, state.steps)
+        moved = jax.tree.map(lambda p, root, m: p + root * m, state.layers, roots, move)
+        then = state._replace(layers=moved, memory=memory, steps=state.steps + 1)
+        return jax.tree.map(lambda new, old: jnp.where(state.steps < limit, new, old), then, state)
+
+    def one_pass(state: _State) -> _State:
+        residual = jnp.max(jnp.abs(outputs(net, state.layers, X) - y))
+        order = jnp.arange(len(X))
+        if size < len(X):
+            order = jax.random.permutation(jax.random.fold_in(key, state.passes), len(X))
+        then = jax.lax.fori_loop(0, batches, lambda number, now: one_step(order, number, now), state)
+        if algorithm.steps is None:
+            # stop where the tolerance is met: with momentum, the next step may lead out again
+            then = jax.tree.map(lambda new, old: jnp.where(residual < tolerance, old, new), then, state)
+        return then._replace(passes=state.passes + 1, residual=residual)
+
+    def unfinished(state: _State):
+        going = (state.steps < limit) & jnp.isfinite(state.residual)
+        return going & (state.residual >= tolerance) if algorithm.steps is None else going
+
+    start = _State(layers, remember(algorithm, layers), jnp.zeros((), int), 0, jnp.max(jnp.abs(y)) + tolerance)
+    end = jax.lax.while_loop(unfinished, one_pass, start)
+    residual = jnp.max(jnp.abs(outputs(net, end.layers, X) - y))
+    reached = residual < tolerance if algorithm.steps is None else end.steps >= limit
+    return Trained(end.layers, end.steps, reached)

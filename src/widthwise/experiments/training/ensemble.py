@@ -1,0 +1,127 @@
+"""Many networks trained side by side. Network i of a seed starts from the key (seed, i), whatever its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
+from widthwise.experiments.training.descent import descend
+from widthwise.experiments.training.flows import Trained, flow
+from widthwise.experiments.training.moments import REMEMBERED, Sums, sums_of
+from widthwise.experiments.training.newton import newton_step
+from widthwise.network import MLP
+from widthwise.network.algorithms import GradientFlow, NewtonStep
+
+#: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
+_ORDER_KEY = 0x5EED_0002
+#: Numbers held for a batch of networks, and the largest batch.
+ROOM = {"cpu": (1 << 23, 128), "gpu": (1 << 29, 4096), "tpu": (1 << 29, 4096)}
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """What is trained, and how: X (inputs, features) are `train` training inputs and then tests, y (output, train)."""
+
+    net: MLP
+    algorithm: Any
+    X: np.ndarray
+    y: np.ndarray
+    known: Guide
+    seed: int
+    tolerance: float
+    accuracy: float
+    max_steps: int
+    batch: int
+
+    @classmethod
+    def of(cls, net: MLP, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
+        joint = np.concatenate([X, X_test])
+        known, batch = guide(net, joint, len(X), algorithm), batch or fitting_batch(net, len(joint), len(X_test))
+        return cls(net, algorithm, joint, y, known, batch=batch, **how)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """k_x y, about which the outputs at the tests are summed: (output, test)."""
+        return self.y @ self.known.k.T
+
+    def chunks(self, networks: int) -> list[tuple[int, int]]:
+        """Ranges of networks that are trained side by side."""
+        return [(start, min(start + self.batch, networks)) for start in range(0, networks, self.batch)]
+
+
+def fitting_batch(net: MLP, inputs: int, tests: int) -> int:
+    """How many networks are trained side by side: a power of two that suits the caches or the accelerator's memory."""
+    parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
+    outputs, neurons = net.widths[-1], sum(net.widths[1:])
+    held = 16 * parameters + 8 * neurons * inputs * outputs + 6 * (outputs * inputs) ** 2 + 8 * (outputs * tests) ** 2
+    if is_quiet(net, inputs):
+        held += 16 * neurons * inputs**2 + inputs**4
+    room, most = ROOM.get(jax.default_backend(), ROOM["cpu"])
+    return int(np.clip(2 ** np.floor(np.log2(max(room / held, 1.0))), 1, most))
+
+
+def train_one(net: MLP, algorithm: Any, layers: list[Layer], X, y, key, how: tuple[Any, Any, Any]) -> Trained:
+    """One network, trained; `how` is tolerance, accuracy and the largest number of steps."""
+    tolerance, accuracy, max_steps = how
+    if isinstance(algorithm, GradientFlow):
+        return flow(net, layers, X, y, algorithm.time, tolerance, accuracy, max_steps)
+    if isinstance(algorithm, NewtonStep):
+        return newton_step(net, layers, X, y, tolerance, max_steps)
+    return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
+
+
+def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
+    """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
+
+    Networks that did not converge count in the sums; those with a number that is not finite cannot.
+
+    >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
+    >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
+    >>> found = train_chunk(Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how), (0, 3))
+    >>> int(found["counts"].sum()), int(found["unconverged"])
+    (3, 0)
+    """
+    start, stop = chunk
+    indices = np.arange(start, stop)
+    padded = np.resize(indices, what.batch)
+    layers, keys = _draw(what.net.replace(activation="linear"), what.seed, jnp.asarray(padded))
+    how = (what.tolerance, what.accuracy, what.max_steps)
+    seen, steps, converged = jax.tree.map(
+        lambda value: np.asarray(value)[: len(indices)],
+        _train(what.net, what.algorithm, how, layers, keys, what.X, what.y, what.known),
+    )
+    finite = np.all([_finite(rows) for rows in jax.tree.leaves(seen)], axis=0)
+    estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
+    found = sums_of(indices[finite], estimates, plain, controls)
+    found["steps"] = np.array(float(steps.sum()))
+    for name, wrong in (("unconverged", finite & ~converged), ("nonfinite", ~finite)):
+        found[name], found[f"{name}_indices"] = np.array(wrong.sum()), indices[wrong][:REMEMBERED]
+    return found
+
+
+def _finite(rows: np.ndarray) -> Any:
+    return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(net: MLP, seed, indices):
+    keys = jax.vmap(partial(network_key, seed))(indices)
+    return jax.vmap(partial(sample_parameters, net))(keys), keys
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _train(net: MLP, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[Observation, Any, Any]:
+    inputs = X[: y.shape[1]]
+
+    def one(start, key):
+        end = train_one(net, algorithm, start, inputs, y, key, how)
+        return observe(net, algorithm, start, end.layers, X, y, known), end.steps, end.converged
+
+    return jax.vmap(one)(layers, keys)

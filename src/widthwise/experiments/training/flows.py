@@ -1,0 +1,162 @@
+"""Gradient flow dθ/dt = −λJᵀ(z − y) of one network (theory §8), by an adaptive exponential Runge–Kutta method.
+
+A wide network is almost linear in its parameters: about the start of a step dθ/dt = f + A·d + g(d), with d the
+displacement, f = −λJᵀε, A = −λJᵀJ and g small. A has the rank of the training data, so its exponential is that of
+the matrix Ĥ = JλJᵀ on them: φ(hA)v = φ(0)v − h λJᵀ φ₊(−hĤ) Jv, where φ₊ follows φ in φ_1(x) = (eˣ − 1)/x,
+φ_{k+1}(x) = (φ_k(x) − 1/k!)/x. The linear part is then exact for any step, and stiffness, the ratio of the largest to
+the least eigenvalue of Ĥ, costs nothing: steps grow in proportion to the time gone by.
+
+The tableau is Krogstad's fourth-order one, written for g(0) = 0. Its last stage against the same stage at the new
+point gives the error of a step, which is held below `accuracy` times the length of the step.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from widthwise.experiments.sampler import Layer
+from widthwise.experiments.training.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
+from widthwise.network import MLP
+
+#: First step in units of 1/λ_max of Ĥ, and the largest later ones as a fraction of the time gone by.
+FIRST, GROWTH = 0.25, 0.25
+#: Steps are made smaller or larger by a factor within these, after a safety factor.
+SMALLEST, LARGEST, SAFETY = 0.2, 2.0, 0.9
+
+
+class Trained(NamedTuple):
+    """Parameters at the end, steps taken, and whether training got where it should."""
+
+    layers: list[Layer]
+    steps: Any
+    converged: Any
+
+
+class _State(NamedTuple):
+    layers: list[Layer]
+    time: Any
+    step: Any
+    first: Any
+    steps: Any
+    residual: Any
+
+
+def phi(x) -> list[jax.Array]:
+    """φ_1(−x), …, φ_4(−x) for x ≥ 0: a series below one, the recurrence above.
+
+    >>> [round(float(value), 6) for value in phi(jnp.array(2.0))]
+    [0.432332, 0.283834, 0.108083, 0.029292]
+    """
+    small = x < 1.0
+    near, far = jnp.where(small, x, 0.0), jnp.where(small, 1.0, x)
+    value, found = -jnp.expm1(-far) / far, []
+    for k in range(1, 5):
+        series = sum(((-1) ** j / factorial(j + k) * near**j for j in range(19)), jnp.zeros_like(x))
+        found.append(jnp.where(small, series, value))
+        value = (1.0 / factorial(k) - value) / far
+    return found
+
+
+class _Linear(NamedTuple):
+    """The linear part at the start of a step: tangent, ε, and Ĥ = U D Uᵀ on the training data."""
+
+    at: Tangent
+    error: jax.Array
+    values: jax.Array
+    vectors: jax.Array
+
+    def on_data(self, function, error):
+        """function(D) applied to a vector (i, a)."""
+        turned = self.vectors.T @ error.ravel()
+        return (self.vectors @ (function * turned)).reshape(error.shape)
+
+
+def _linear(net: MLP, layers: list[Layer], X, y) -> _Linear:
+    at = tangent(net, layers, X)
+    values, vectors = jnp.linalg.eigh(kernel(at).reshape(y.size, y.size))
+    return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
+
+
+def _weighted(net: MLP, part: _Linear, h, weights: dict[int, float], vector: list[Layer]) -> list[Layer]:
+    """Σ_k w_k φ_k(hA) vector."""
+    functions = phi(h * part.values)
+    on_data = -h * sum((w * functions[k] for k, w in weights.items()), jnp.zeros_like(part.values))
+    kept = sum(w / factorial(k) for k, w in weights.items())
+    seen = part.on_data(on_data, push(part.at, vector))
+    return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, part.at, seen))
+
+
+def flow_step(net: MLP, layers: list[Layer], part: _Linear, X, y, h) -> tuple[list[Layer], Any, Any]:
+    """Displacement over a time h, the length of its error, and ε at its end."""
+
+    def free(time):
+        """time·φ_1(time·A) f."""
+        return pull(net, part.at, part.on_data(-time * phi(time * part.values)[0], part.error))
+
+    def remainder(move):
+        """g, and ε there."""
+        found, error = gradient(net, added(layers, move), X, y)
+        linear = pull(net, part.at, part.error + push(part.at, move))
+        return jax.tree.map(lambda a, b: a - b, linear, scaled(net, found)), error
+
+    half, full = free(h / 2), free(h)
+    g2, _ = remainder(half)
+    g3, _ = remainder(added(half, _weighted(net, part, h / 2, {2: 1.0}, g2), h))
+    g4, _ = remainder(added(full, _weighted(net, part, h, {2: 2.0}, g3), h))
+    end = {2: -1.0, 3: 4.0}
+    move = added(full, _weighted(net, part, h, {2: 2.0, 3: -4.0}, added(g2, g3)), h)
+    move = added(move, _weighted(net, part, h, end, g4), h)
+    g5, error = remainder(move)
+    wrong = _weighted(net, part, h, end, added(g5, g4, -1.0))
+    return move, h * length(net, wrong), error
+
+
+def flow(net: MLP, layers: list[Layer], X, y, time: float | None, tolerance, accuracy, max_steps) -> Trained:
+    """Gradient flow for a time, or until every |z − y| < tolerance when the time is None.
+
+    Parameters
+    ----------
+    y : (i, a), one row per output.
+    accuracy : error of a step relative to its length in parameter space (`tangent.length`).
+    max_steps : steps after which a network counts as not converged.
+
+    >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
+    >>> start = sample_parameters(net, network_key(0, 0))
+    >>> end = jax.jit(lambda layers: flow(net, layers, X, y, None, 1e-6, 1e-6, 1000))(start)
+    >>> bool(end.converged), bool(abs(tangent(net, end.layers, X).z[0, 0] - 0.7) < 1e-6)
+    (True, True)
+    """
+    goal = jnp.inf if time is None else time
+
+    def unfinished(state: _State):
+        going = state.time < goal if time is not None else state.residual >= tolerance
+        return going & (state.steps < max_steps) & (state.step > 1e-12 * state.first) & jnp.isfinite(state.residual)
+
+    def advance(state: _State) -> _State:
+        part = _linear(net, state.layers, X, y)
+        h = jnp.minimum(state.step, goal - state.time)
+        move, wrong, error = flow_step(net, state.layers, part, X, y, h)
+        ratio = wrong / jnp.maximum(accuracy * length(net, move), 1e-300)
+        accepted = ratio <= 1.0
+        change = jnp.where(jnp.isfinite(ratio), SAFETY * jnp.maximum(ratio, 1e-12) ** (-1 / 3), SMALLEST)
+        now = jnp.where(accepted, jnp.where(h < state.step, goal, state.time + h), state.time)
+        wanted = jnp.clip(change, SMALLEST, LARGEST) * h
+        return _State(
+            jax.tree.map(lambda old, m: jnp.where(accepted, old + m, old), state.layers, move),
+            now,
+            jnp.minimum(wanted, state.first + GROWTH * now),
+            state.first,
+            state.steps + 1,
+            jnp.where(accepted, jnp.max(jnp.abs(error)), state.residual),
+        )
+
+    start = _linear(net, layers, X, y)
+    first = FIRST / jnp.maximum(start.values[-1], 1e-300)
+    state = _State(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
+    end = jax.lax.while_loop(unfinished, advance, state)
+    return Trained(end.layers, end.steps, end.time >= goal if time is not None else end.residual < tolerance)
