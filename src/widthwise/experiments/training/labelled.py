@@ -66,14 +66,12 @@ def train(
     max_steps : steps after which a network counts as not converged.
     engine, checkpoint, batch : as in `measure`.
 
-    Networks that did not converge are in the moments, counted in the attribute `unconverged` and warned of; those
-    that are not finite cannot be, and are counted in `nonfinite`. Ctrl-C returns what is done so far, with the
-    attribute `interrupted`.
-
     Returns
     -------
     Dataset with mean on (output, test), and cov, kernel (the neural tangent kernel after training) and change (what
-    training adds to it) on (output, test, output_, test_), each with NAME_se.
+    training adds to it) on (output, test, output_, test_), each with NAME_se. Networks that did not converge are in the
+    moments, counted in the attribute `unconverged` and warned of; those that are not finite cannot be, and are
+    counted in `nonfinite`. Ctrl-C returns what is done so far, with the attribute `interrupted`.
 
     >>> import widthwise as ww
     >>> from widthwise.experiments.training.labelled import train
