@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,6 +37,14 @@ def machine_limits() -> dict[str, float]:
     multiply_adds = 2000**3 / best_time(lambda: square @ square, 4)
     bandwidth = 2 * block.nbytes / best_time(lambda: np.copyto(target, block), 6)
     return {"multiply_adds": multiply_adds, "bandwidth": bandwidth}
+
+
+def describe_machine() -> dict[str, float]:
+    """Print and return the limits of the machine."""
+    limits = machine_limits()
+    print(f"{os.cpu_count()} cores; matrix product {limits['multiply_adds'] / 1e9:.1f} G multiply-adds/s, "
+          f"copy {limits['bandwidth'] / 1e9:.1f} GB/s")  # fmt: skip
+    return limits
 
 
 def run_apart(python: str, script: Path, *arguments: object, timeout: float = 3600.0) -> dict[str, Any] | None:

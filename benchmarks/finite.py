@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 from math import comb
 from pathlib import Path
 
 import numpy as np
-from common import best_time, machine_limits, peak_mb, run_apart
+from common import best_time, describe_machine, peak_mb, run_apart
 
 HERE = Path(__file__).resolve()
 SIZES = (2, 4, 8, 16, 32, 48)
@@ -142,9 +141,7 @@ def main() -> None:
     if arguments.one:
         run_one(arguments.one[0], int(arguments.one[1]), float(arguments.one[2]))
         return
-    limits = machine_limits()
-    print(f"{os.cpu_count()} cores; matrix product {limits['multiply_adds'] / 1e9:.1f} G multiply-adds/s, "
-          f"copy {limits['bandwidth'] / 1e9:.1f} GB/s")  # fmt: skip
+    describe_machine()
     for activation in arguments.activations:
         report(activation, arguments.sizes, arguments.tolerance)
         against_quadrature(activation, arguments.tolerance)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
-from common import best_time, machine_limits, peak_mb, run_apart, scaling_exponent
+from common import best_time, describe_machine, peak_mb, run_apart, scaling_exponent
 
 HERE = Path(__file__).resolve()
 SIZES = (100, 500, 1000, 2000)
@@ -157,9 +156,7 @@ def main() -> None:
     if arguments.one:
         run_ours(arguments.one[0], int(arguments.one[1]), int(arguments.one[2]))
         return
-    limits = machine_limits()
-    print(f"{os.cpu_count()} cores; matrix product {limits['multiply_adds'] / 1e9:.1f} G multiply-adds/s, "
-          f"copy {limits['bandwidth'] / 1e9:.1f} GB/s")  # fmt: skip
+    limits = describe_machine()
     for activation in arguments.activations:
         report(activation, arguments.sizes, arguments.peer, limits)
     print("\n* estimate of the library itself; the peer's error is then its difference from ours")

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import widthwise as ww
-from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.errors import CheckpointWarning, InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
 from widthwise.experiments import checkpoints, programme
-from widthwise.experiments.checkpoints import CheckpointWarning
 from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.labelled import STATISTICS, NonFiniteWarning
+from widthwise.experiments.labelled import STATISTICS
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
 from widthwise.flow.finite import finite_flow
 

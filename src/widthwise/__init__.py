@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from widthwise.criticality.phase_diagram import critical_line
     from widthwise.criticality.susceptibilities import correlation_length, kernel_map, susceptibilities
     from widthwise.criticality.tuning import make_critical, shaped
-    from widthwise.errors import AccuracyWarning, ExpansionWarning, NotCritical, WidthwiseError
+    from widthwise.errors import (
+        AccuracyWarning,
+        CheckpointWarning,
+        ExpansionWarning,
+        NonFiniteWarning,
+        NotCritical,
+        SingularKernel,
+        WidthwiseError,
+    )
     from widthwise.experiments.labelled import measure
     from widthwise.experiments.training.labelled import train
     from widthwise.flow.couplings import Couplings, couplings
@@ -99,6 +107,9 @@ _HOME = {
     "SGD": "network",
     "Momentum": "network",
     "Adam": "network",
+    "CheckpointWarning": "errors",
+    "NonFiniteWarning": "errors",
+    "SingularKernel": "errors",
 }
 
 __all__ = [
@@ -108,6 +119,7 @@ __all__ = [
     "Activation",
     "Adam",
     "Advice",
+    "CheckpointWarning",
     "Comparison",
     "Couplings",
     "Critical",
@@ -119,8 +131,10 @@ __all__ = [
     "GradientFlow",
     "Momentum",
     "NewtonStep",
+    "NonFiniteWarning",
     "NotCritical",
     "OutputDensity",
+    "SingularKernel",
     "WidthwiseError",
     "__version__",
     "activation",

@@ -80,3 +80,11 @@ class NotCritical(InvalidInput):
     @property
     def nearest(self) -> str:
         return self.remedy
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint that could not be written. The run goes on without it."""
+
+
+class NonFiniteWarning(UserWarning):
+    """Networks whose numbers are not finite; they are counted and named, not averaged."""

@@ -3,7 +3,7 @@
 from widthwise.activations.base import Activation, Atom, ClosedForm, differentiate
 from widthwise.activations.catalogue import NAMES
 from widthwise.activations.custom import activation, resolve
-from widthwise.activations.resolution import evaluate, intervals, require_derivatives
+from widthwise.activations.resolution import evaluate, intervals, require_derivatives, require_functions
 
 __all__ = [
     "NAMES",
@@ -15,5 +15,6 @@ __all__ = [
     "evaluate",
     "intervals",
     "require_derivatives",
+    "require_functions",
     "resolve",
 ]

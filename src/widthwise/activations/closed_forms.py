@@ -167,3 +167,18 @@ class DerivativeForm:
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         return self.of.pair(p + 1, q + 1, K_aa, K_ab, K_bb)
+
+
+def homogeneous(closed: object) -> tuple[float, float, int] | None:
+    """(a₊, a₋, power) of σ = a_± z^power: relu family and linear activation (power 1), step (power 0); else None.
+
+    >>> homogeneous(ReluFamilyForm(1.0, 0.1)), homogeneous(MonomialForm(2))
+    ((1.0, 0.1, 1), None)
+    """
+    if closed == MonomialForm(1):
+        return 1.0, 1.0, 1
+    if isinstance(closed, ReluFamilyForm):
+        return closed.positive, closed.negative, 1
+    if isinstance(closed, DerivativeForm):
+        return closed.of.positive, closed.of.negative, 0
+    return None

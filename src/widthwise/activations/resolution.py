@@ -145,6 +145,20 @@ def require_derivatives(activation: Activation, order: int, purpose: str) -> Non
         )
 
 
+def require_functions(activation: Activation, order: int, argument: str, what: str) -> None:
+    """Refuse what needs a derivative that is a δ-function where it meets another factor (theory §1, Kinks)."""
+    if order <= activation.first_jump:
+        return
+    lowest = int(activation.first_jump)
+    raise NotDifferentiable(
+        argument,
+        f"{what} for {activation.name}, whose derivative of order {lowest} jumps at z = {activation.kinks[0]:g}, "
+        f"so that the one of order {lowest + 1} is a δ-function there",
+        f"derivatives up to order {order} that are functions",
+        "Ask for what exists, or use a smooth neighbour such as gelu or swish for relu, erf for a step.",
+    )
+
+
 @lru_cache(maxsize=256)
 def _undeclared(activation: Activation, order: int) -> tuple[float, ...]:
     # edges that no kink is likely to sit on, zero and whole numbers included

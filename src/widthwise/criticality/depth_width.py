@@ -32,6 +32,7 @@ from widthwise.criticality.single_layers import checked_rows
 from widthwise.errors import InvalidInput
 from widthwise.flow.single_input import existing, single_flow
 from widthwise.network import MLP
+from widthwise.network.inputs import check_one_input
 from widthwise.network.spec import PER_LAYER
 
 #: The expansion counts as failed where a correction reaches its leading term.
@@ -85,9 +86,7 @@ def depth_width(net: MLP, x: Any = None) -> DepthWidth:
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
     (0.09, 0.45, 21)
     """
-    rows = checked_rows(net, None if x is None else np.atleast_2d(np.asarray(x, float)))
-    if len(rows) > 1:
-        raise InvalidInput("x", f"{len(rows)} inputs", "one input")
+    rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(net.activation))

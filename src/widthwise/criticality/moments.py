@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals, require_derivatives
+from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
-from widthwise.flow.single_expectations import homogeneous
 
 #: A Gaussian is followed to this many standard deviations.
 REACH = 12.0
@@ -225,7 +225,7 @@ def origin_derivatives(activation: Activation, orders: int) -> np.ndarray:
 
 def two_slopes(activation: Activation) -> tuple[float, float] | None:
     """(a₊, a₋) if σ is a₊z for z > 0 and a₋z for z < 0, recognised in a user's own function too."""
-    known = homogeneous(activation)
+    known = homogeneous(activation.closed)
     if known is not None:
         return known[:2] if known[2] == 1 else None
     points = np.array([1e-3, 0.01, 0.1, 0.37, 1.0, 2.3, 7.7, 31.0, 255.0])

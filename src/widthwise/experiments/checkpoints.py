@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import CheckpointWarning, InvalidInput
 from widthwise.experiments.programme import Programme, Sums
 from widthwise.experiments.tally import Tally
 from widthwise.network import MLP
@@ -27,30 +27,28 @@ INTERVAL = 5.0
 _FIELDS = ("counts", "control_sums", "control_squares")
 
 
-class CheckpointWarning(UserWarning):
-    """A checkpoint that could not be written. The run goes on without it."""
+class SavedRun:
+    """Arrays of a run that is not finished, with what the run was `about`: a file continues no other run.
 
+    `shown` are the keys whose two values a refusal prints.
+    """
 
-class Checkpoint:
-    """Reads and writes the sums of a programme; `position` counts the chunks that are in them."""
-
-    def __init__(self, path: str | os.PathLike, programme: Programme):
-        self.path, self.programme = Path(path), programme
-        self.fingerprint = fingerprint(programme)
+    def __init__(self, path: str | os.PathLike, about: dict[str, Any], shown: frozenset[str] = frozenset()):
+        self.path, self.about, self.shown = Path(path), about, shown
         self.written, self.warned = time.monotonic(), False
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InvalidInput(
                 "checkpoint", repr(str(path)), "the path of a file in a folder that exists", "Make the folder first."
             )
 
-    def load(self) -> tuple[int, list[Sums]] | None:
-        """(position, sums of every part), or None where there is no file yet."""
+    def read(self) -> dict[str, np.ndarray] | None:
+        """The arrays, or None where there is no file yet."""
         if not self.path.exists():
             return None
         try:
             with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 stored = {name: file[name] for name in file.files}
-            found = json.loads(str(stored["fingerprint"]))
+            found = json.loads(str(stored.pop("about")))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise InvalidInput(
                 "checkpoint",
@@ -58,35 +56,63 @@ class Checkpoint:
                 "a file written by an earlier run, or a new path",
                 "Delete the file or name another.",
             ) from error
-        differing = [key for key in self.fingerprint if self.fingerprint[key] != found.get(key)]
+        differing = [key for key in self.about if self.about[key] != found.get(key)]
         if differing:
             raise InvalidInput(
                 "checkpoint",
-                f"{str(self.path)!r}, written by a run with other {_listed(differing, found, self.fingerprint)}",
+                f"{str(self.path)!r}, written by a run with other {self._listed(differing, found)}",
                 "one of the same run",
                 "Repeat the call that wrote it, delete the file, or name another.",
             )
-        return int(stored["position"]), [_unpack(stored, i, part.net.n) for i, part in enumerate(self.programme.parts)]
+        return stored
 
-    def save(self, position: int, sums: Sequence[Sums], *, now: bool = False) -> None:
-        """Write, if the last time is `INTERVAL` seconds ago or `now`. Trouble with the disk is warned of once."""
-        if not now and time.monotonic() - self.written < INTERVAL:
-            return
-        arrays = {"fingerprint": np.asarray(json.dumps(self.fingerprint)), "position": np.asarray(position)}
-        for index, part in enumerate(sums):
-            arrays |= _pack(part, index)
+    def is_due(self) -> bool:
+        """Whether the last time is `INTERVAL` seconds ago."""
+        return time.monotonic() - self.written >= INTERVAL
+
+    def write(self, arrays: dict[str, np.ndarray]) -> None:
+        """Replace the file. Trouble with the disk is warned of once."""
         try:
-            write_atomically(self.path, arrays)
+            write_atomically(self.path, {"about": np.asarray(json.dumps(self.about)), **arrays})
         except OSError as error:
             if not self.warned:
                 warnings.warn(
                     f"checkpoint: {str(self.path)!r} could not be written ({error.strerror or error}); the run goes "
                     "on, and its result is not affected, but it cannot be resumed from here. Make room on the disk.",
                     CheckpointWarning,
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             self.warned = True
         self.written = time.monotonic()
+
+    def _listed(self, keys: list[str], there: dict[str, Any]) -> str:
+        def one(key: str) -> str:
+            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in self.shown else key
+
+        return ", ".join(one(key) for key in keys)
+
+
+class Checkpoint:
+    """Reads and writes the sums of a programme; `position` counts the chunks that are in them."""
+
+    def __init__(self, path: str | os.PathLike, programme: Programme):
+        self.programme = programme
+        self.file = SavedRun(path, fingerprint(programme), frozenset({"seed", "statistics", "batch", "chunk size"}))
+
+    def load(self) -> tuple[int, list[Sums]] | None:
+        """(position, sums of every part), or None where there is no file yet."""
+        stored = self.file.read()
+        if stored is None:
+            return None
+        return int(stored["position"]), [_unpack(stored, i, part.net.n) for i, part in enumerate(self.programme.parts)]
+
+    def save(self, position: int, sums: Sequence[Sums], *, now: bool = False) -> None:
+        """Write, if the last time is `INTERVAL` seconds ago or `now`."""
+        if now or self.file.is_due():
+            arrays = {"position": np.asarray(position)}
+            for index, part in enumerate(sums):
+                arrays |= _pack(part, index)
+            self.file.write(arrays)
 
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -107,8 +133,8 @@ def fingerprint(programme: Programme) -> dict[str, Any]:
     parts = programme.parts
     return {
         "networks' specification": [part.net.to_json() for part in parts],
-        "activation": _digest(_activation_values(parts[0].net)),
-        "inputs": _digest(programme.X),
+        "activation": activation_digest(parts[0].net),
+        "inputs": digest(programme.X),
         "seed": [part.seed for part in parts],
         "statistics": [[*part.kernels, *part.tensors] for part in parts],
         "batch": programme.batch,
@@ -116,18 +142,14 @@ def fingerprint(programme: Programme) -> dict[str, Any]:
     }
 
 
-def _activation_values(net: MLP) -> np.ndarray:
-    """Functions of one name may differ."""
-    return np.asarray(net.activation(np.linspace(-3.0, 3.0, 13)))
+def activation_digest(net: MLP) -> str:
+    """Functions of one name may differ: a few values tell them apart."""
+    return digest(np.asarray(net.activation(np.linspace(-3.0, 3.0, 13))))
 
 
-def _digest(array: np.ndarray) -> str:
+def digest(array: np.ndarray) -> str:
+    """A short text that is the same for equal arrays."""
     return hashlib.sha256(repr(array.shape).encode() + np.ascontiguousarray(array, float).tobytes()).hexdigest()[:16]
-
-
-def _listed(keys: list[str], there: dict[str, Any], here: dict[str, Any]) -> str:
-    plain = {"seed", "statistics", "batch", "chunk size"}
-    return ", ".join(f"{key} ({there.get(key)} there, {here[key]} here)" if key in plain else key for key in keys)
 
 
 def _pack(sums: Sums, index: int) -> dict[str, np.ndarray]:

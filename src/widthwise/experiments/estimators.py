@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from widthwise.activations import Activation, require_derivatives
-from widthwise.errors import NotDifferentiable, UnknownName
+from widthwise.activations import Activation, require_derivatives, require_functions
+from widthwise.errors import UnknownName
 from widthwise.experiments.differentials import (
     Bent,
     bend,
@@ -69,13 +69,7 @@ def check_names(activation: Activation, names: Iterable[str], argument: str = "t
         wanted |= {name, *PRODUCTS.get(name, ())}
     for name in sorted(wanted, key=lambda name: ORDERS[name]):
         require_derivatives(activation, ORDERS[name], name)
-        if ORDERS[name] > activation.first_jump:
-            raise NotDifferentiable(
-                argument,
-                f"{name} for {activation.name}, whose derivative of order {int(activation.first_jump)} jumps",
-                f"derivatives up to order {ORDERS[name]} that are functions",
-                "Ask for tensors that exist, or use a smooth neighbour: gelu or swish for relu, erf for a step.",
-            )
+        require_functions(activation, ORDERS[name], argument, name)
     return tuple(name for name in ORDERS if name in wanted)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.errors import InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
 from widthwise.experiments.checkpoints import Checkpoint
 from widthwise.experiments.engines import run_chunks
 from widthwise.experiments.estimators import ORDERS, check_names
@@ -23,6 +22,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tally import Estimate, jackknife
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
+from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 
@@ -30,10 +30,6 @@ from widthwise.results.labels import label, layer_coordinate
 STATISTICS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
 #: Scatter below this fraction of a tensor's size is rounding.
 ROUNDING = 1e-12
-
-
-class NonFiniteWarning(UserWarning):
-    """Networks whose outputs or derivatives are not finite, and which are left out."""
 
 
 def measure(
@@ -86,15 +82,17 @@ def measure(
     if not isinstance(net, MLP):
         raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
     X = check_inputs(X, net.widths[0])
-    networks, seed = _integer("networks", networks, 2), _integer("seed", seed, 0)
-    batch = None if batch is None else _integer("batch", batch, 1)
+    networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
+    batch = None if batch is None else check_integer("batch", batch, 1)
     names = _names(net, statistics)
     if layers not in ("last", "all"):
         raise InvalidInput("layers", repr(layers), "'last' or 'all'")
     kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
     sizes = _check_widths(net, widths)
     parts = [
-        _part(_truncated(_scaled(net, width), layer), X, names, seed if widths is None else _seed(seed, width))
+        _part(
+            _scaled(net, width).up_to(layer, net.widths[-1]), X, names, seed if widths is None else _seed(seed, width)
+        )
         for width in sizes
         for layer in kept
     ]
@@ -257,12 +255,6 @@ def _part(net: MLP, X: np.ndarray, names: Sequence[str], seed: int) -> Part:
     return Part(net, seed, kernels if kernels or tensors else ("K",), tensors, reference(net, X) if tensors else None)
 
 
-def _truncated(net: MLP, layer: int) -> MLP:
-    """The network that ends at a layer; the number of its outputs plays no role."""
-    rates = (values[:layer] for values in (net.C_b, net.C_W, net.lambda_b, net.lambda_W))
-    return MLP([*net.widths[:layer], net.widths[-1]], net.activation, *rates)
-
-
 def _scaled(net: MLP, width: int) -> MLP:
     """All hidden widths in proportion, the last of them `width`."""
     hidden = [max(1, round(size * width / net.n)) for size in net.widths[1:-1]]
@@ -279,7 +271,7 @@ def _check_widths(net: MLP, widths: Sequence[int] | None) -> list[int]:
         return [net.n]
     if net.depth < 2:
         raise InvalidInput("widths", repr(widths), "None for a network without hidden layers")
-    sizes = [_integer("widths", width, 2) for width in np.atleast_1d(np.asarray(widths, object))]
+    sizes = [check_integer("widths", width, 2) for width in np.atleast_1d(np.asarray(widths, object))]
     if len(set(sizes)) < 2:
         raise InvalidInput("widths", repr(widths), "at least two different widths, such as [64, 128, 256]")
     return sorted(set(sizes))
@@ -293,13 +285,3 @@ def _require_room(parts: Sequence[Part], inputs: int) -> None:
         f"sums of {len(parts[0].tensors)} tensors of {inputs} inputs, {inputs}⁴ entries each",
         "Take fewer inputs, fewer statistics or layers='last'.",
     )
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise InvalidInput(name, repr(value), f"an integer of at least {least}")
-    return number

@@ -24,6 +24,7 @@ from widthwise.flow.infinite import kernel_flow
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import real_array
+from widthwise.network.validation import check_integer
 
 #: Least eigenvalue of the correlations of K below which the inputs count as dependent.
 DEPENDENT = 1e-12
@@ -186,8 +187,7 @@ def couplings(
     m = width if neurons is None else check_count(neurons, width, "neurons", f"the width of layer {layer}")
     needed = 8 * 8 * len(X) ** 4
     require_memory(needed, f"a quartic coupling of {len(X)} inputs", "Ask for fewer inputs at a time.")
-    per_layer = {name: getattr(net, name)[:layer] for name in ("C_b", "C_W", "lambda_b", "lambda_W")}
-    below = net.replace(widths=net.widths[: layer + 1], **per_layer)
+    below = net.up_to(layer)
     _refuse_dependent(kernel_flow(below, X, with_theta=False, last_only=True).K[-1])
     flow = finite_flow(below, X, ("V", "G1"), last_only=True, tolerance=tolerance)
     K, G1, V = flow.K[-1], flow.tensors["G1"][-1], flow.tensors["V"][-1]
@@ -197,16 +197,7 @@ def couplings(
 
 def check_count(value: Any, largest: int, name: str, why: str) -> int:
     """An integer from 1 to `largest`."""
-    expected = f"an integer from 1 to {largest}, {why}"
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = operator.index(value)
-    except TypeError:
-        raise InvalidInput(name, repr(value), expected) from None
-    if not 1 <= count <= largest:
-        raise InvalidInput(name, str(count), expected)
-    return count
+    return check_integer(name, value, 1, largest, f"an integer from 1 to {largest}, {why}")
 
 
 def check_indices(name: str, values: Any, count: int, size: int) -> tuple[int, ...]:

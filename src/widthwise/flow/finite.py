@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, require_derivatives
-from widthwise.errors import NotDifferentiable
+from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.flow.finite_rules import NEEDS, READS, RULES, Layer
 from widthwise.flow.infinite import kernel_flow
-from widthwise.flow.legs import Legs, legs
+from widthwise.flow.legs import Known, Legs, legs
 from widthwise.flow.mean_rules import rule_G1, rule_H1
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
 from widthwise.network import MLP
@@ -51,16 +50,8 @@ def check_existence(activation: Activation, wanted: tuple[str, ...]) -> None:
         # the step of H1 reads Θ, which needs ⟨σ'σ'⟩
         orders = [max(read) for read in READS.get(name, ())] or [1 if name == "H1" else 0]
         require_derivatives(activation, max(orders), name)
-        if max(orders) > activation.first_jump:
-            lowest = int(activation.first_jump)
-            asked = name if name in wanted else f"{wanted[0]} (through {name})"
-            raise NotDifferentiable(
-                "tensors",
-                f"{asked} for {activation.name}, whose derivative of order {lowest} jumps at "
-                f"z = {activation.kinks[0]:g}, so that the one of order {lowest + 1} is a δ-function there",
-                f"derivatives up to order {max(orders)} that are functions",
-                "Ask for tensors that exist, or use a smooth neighbour: gelu or swish for relu, erf for a step.",
-            )
+        asked = name if name in wanted else f"{wanted[0]} (through {name})"
+        require_functions(activation, max(orders), "tensors", asked)
 
 
 def finite_flow(
@@ -128,9 +119,10 @@ class _Step:
         families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
         four = four_point(activation, K, families, tolerance, progress=progress)
         fourth = any(name in MEANS for name in carried)
-        sigma = legs(activation, 0, K, fourth)
+        known: Known = {}
+        sigma = legs(activation, 0, K, fourth, known)
         with_slopes = any(name not in ("V", "G1") for name in carried)
-        slope = legs(activation, 1, K, fourth) if with_slopes else sigma
+        slope = legs(activation, 1, K, fourth, known) if with_slopes else sigma
         ratio = net.widths[layer] / net.widths[layer - 1]
         made = Layer(
             net.C_W[layer], net.lambda_W[layer], ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,

@@ -30,13 +30,23 @@ class Legs:
     error: float
 
 
-def legs(activation: Activation, p: int, K: np.ndarray, fourth: bool) -> Legs:
-    """Derivatives of ⟨σ^(p)_a σ^(p)_b⟩ with respect to preactivations, the fourth ones if asked for."""
+Known = dict[tuple[int, int], tuple[np.ndarray, float]]
+
+
+def legs(activation: Activation, p: int, K: np.ndarray, fourth: bool, known: Known | None = None) -> Legs:
+    """Derivatives of ⟨σ^(p)_a σ^(p)_b⟩ with respect to preactivations, the fourth ones if asked for.
+
+    `known` collects two-point matrices of this kernel by their orders: σσ and σ'σ' have three in common.
+    """
+    known = {} if known is None else known
     wanted = [(p, p), (p + 2, p), (p + 1, p + 1)]
     if fourth:
         wanted += [(p + 4, p), (p + 3, p + 1), (p + 2, p + 2)]
-    found = [pair_matrix(activation, *orders, K) for orders in wanted]
-    matrices = [matrix for matrix, _ in found]
+    for orders in wanted:
+        if orders not in known:
+            known[orders] = pair_matrix(activation, *orders, K)
+    found = [known[orders] for orders in wanted]
+    matrices = [matrix.copy() for matrix, _ in found]
     if activation.kinks:
         _join(activation, p, K, matrices)
     value, aa, ab = matrices[:3]

@@ -18,11 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals
-from widthwise.activations.closed_forms import MonomialForm
 from widthwise.activations.resolution import NODES
 from widthwise.errors import DivergentMoment
 from widthwise.gaussian.four_point.grids import Grid, smooth_grid, trapezoidal
-from widthwise.gaussian.four_point.orthants import slopes_of
 from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE
 
 #: Kernels up to 4^j share the grid of j, from this j on.
@@ -67,13 +65,6 @@ def total_derivative(activation: Activation, p: int, order: int) -> list[tuple[i
     """
     k = int(min(order, activation.first_jump - p))
     return [(math.comb(k, j), Term(order - k, (p + j, p + k - j))) for j in range(k + 1)]
-
-
-def homogeneous(activation: Activation) -> tuple[float, float, int] | None:
-    """(a₊, a₋, power) of σ = a_± z^power: the relu family and the linear activation (power 1), the step (power 0)."""
-    if activation.closed == MonomialForm(1):
-        return 1.0, 1.0, 1
-    return slopes_of(activation.closed)
 
 
 def homogeneous_term(slopes: tuple[float, float, int], term: Term) -> float:

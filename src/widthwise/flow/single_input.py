@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
+from widthwise.activations.closed_forms import homogeneous
 from widthwise.flow.finite import MEANS, check_existence, required
 from widthwise.flow.finite_rules import READS, RULES, Layer
 from widthwise.flow.infinite import check_differentiable
@@ -28,7 +29,6 @@ from widthwise.flow.scaled import Scaled, plus, ratio, scaled, times, value_of
 from widthwise.flow.single_expectations import (
     Ladder,
     Term,
-    homogeneous,
     homogeneous_term,
     moments,
     pair,
@@ -81,7 +81,7 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     if with_theta:
         check_differentiable(net)
     hyper, gram = Hyper.of(net), gram_of(x)
-    slopes = homogeneous(net.activation)
+    slopes = homogeneous(net.activation.closed)
     carried = required(wanted)
     terms = _terms(net.activation, carried, with_theta)
     if slopes is not None:

@@ -99,12 +99,10 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
     a, b = K_aa[rest], K_bb[rest]
     square = a * b
     rho = np.divide(K_ab[rest], np.sqrt(square), out=np.zeros(len(rest)), where=square > 0.0)
-    (kernels_a, at_a), (kernels_b, at_b) = (np.unique(x, return_inverse=True) for x in (a, b))
+    kernels, where = np.unique(np.concatenate([a, b]), return_inverse=True)
+    at_a, at_b = where[: len(a)], where[len(a) :]
     for terms in (SHORT, LONG):
-        f, g = (
-            remembered(activation, p, kernels_a.tobytes(), terms),
-            remembered(activation, q, kernels_b.tobytes(), terms),
-        )
+        f, g = (remembered(activation, order, kernels.tobytes(), terms) for order in (p, q))
         functions = f.is_function and g.is_function
         left = truncation(f.tails[terms][at_a], g.tails[terms][at_b], rho, terms, functions)
         value[rest] = np.asarray(series(f.coefficients[at_a].T, g.coefficients[at_b].T, rho))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.flow import kernel_flow
 from widthwise.flow.finite import FiniteFlow
@@ -21,6 +21,7 @@ from widthwise.inference.trained_moments import Basis, moments_at_tests, moments
 from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
 from widthwise.network import MLP, GradientFlow, check_inputs
 from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 
@@ -129,9 +130,7 @@ def max_learning_rate(net: MLP, X_train: Any) -> float:
     0.5
     """
     X = check_inputs(X_train, _check_net(net).widths[0], "X_train")
-    Theta = kernel_flow(net, X, last_only=True).Theta
-    assert Theta is not None
-    return Spectrum.of(Theta[0]).largest_stable_rate
+    return largest_stable_step(net, X)
 
 
 def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
@@ -143,7 +142,12 @@ def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataAr
     """
     X = check_inputs(X, _check_net(net).widths[0])
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
-    values = draw(np.zeros((len(X), net.widths[-1])), K, _count(samples), _seed(seed))
+    values = draw(
+        np.zeros((len(X), net.widths[-1])),
+        K,
+        check_integer("samples", samples, 1, expected="a positive integer"),
+        check_integer("seed", seed, 0, expected="a non-negative integer"),
+    )
     return xr.DataArray(values, dims=("sample", "output", "test"), name="prior", attrs={"network": net.to_json()})
 
 
@@ -162,7 +166,12 @@ def sample_posterior(
     noise = _check_noise(noise)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = _condition(K_AA, noise, X)
-    values = draw(process.mean(K_xA, y), process.covariance(K_xx, K_xA), _count(samples), _seed(seed))
+    values = draw(
+        process.mean(K_xA, y),
+        process.covariance(K_xx, K_xA),
+        check_integer("samples", samples, 1, expected="a positive integer"),
+        check_integer("seed", seed, 0, expected="a non-negative integer"),
+    )
     return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
 
 
@@ -259,21 +268,9 @@ def _check_noise(noise: float) -> float:
     return value
 
 
-def _count(samples: Any) -> int:
-    try:
-        count = operator.index(samples)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise InvalidInput("samples", repr(samples), "a positive integer")
-    return count
-
-
-def _seed(seed: Any) -> int:
-    try:
-        value = operator.index(seed)
-    except TypeError:
-        value = -1
-    if value < 0:
-        raise InvalidInput("seed", repr(seed), "a non-negative integer")
-    return value
+def _draws(samples: Any, seed: Any) -> tuple[int, int]:
+    """How many samples, and from which seed."""
+    return (
+        check_integer("samples", samples, 1, expected="a positive integer"),
+        check_integer("seed", seed, 0, expected="a non-negative integer"),
+    )

@@ -31,6 +31,19 @@ def check_inputs(X: object, features: int | None = None, name: str = "X") -> np.
     return array
 
 
+def check_one_input(x: object, features: int, name: str = "x") -> np.ndarray:
+    """One input as (features,); a single row (1, features) will do."""
+    array = real_array(x, name)
+    if array.ndim == 2 and len(array) > 1:
+        raise InvalidInput(
+            name,
+            f"{len(array)} inputs (shape {array.shape})",
+            f"one input, shape ({features},)",
+            "Take one row at a time, or use widthwise.theory for several inputs.",
+        )
+    return check_inputs(array[None, :] if array.ndim == 1 else array, features, name)[0]
+
+
 def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -> np.ndarray:
     """Targets as (inputs, outputs); a flat array counts as one output."""
     array = real_array(y, name)

@@ -81,6 +81,15 @@ class MLP(Conventions, Serialised):
             now |= {name: _collapse(name, now[name]) for name in PER_LAYER if name not in changes}
         return MLP(**(now | changes))
 
+    def up_to(self, layer: int, outputs: int | None = None) -> MLP:
+        """The network that ends at a layer, with its own number of neurons there or another.
+
+        >>> MLP([2, 8, 4, 1], "relu", C_W=[1.0, 2.0, 3.0]).up_to(2)
+        MLP(widths=[2, 8, 4], activation='relu', C_b=0.0, C_W=[1.0, 2.0], lambda_b=1.0, lambda_W=1.0)
+        """
+        widths = [*self.widths[:layer], self.widths[layer] if outputs is None else outputs]
+        return MLP(widths, self.activation, *(getattr(self, name)[:layer] for name in PER_LAYER))
+
     def __repr__(self) -> str:
         parts = [f"widths={list(self.widths)}", f"activation={self.activation!r}"]
         for name in PER_LAYER:

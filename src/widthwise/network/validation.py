@@ -9,6 +9,22 @@ from typing import Any
 from widthwise.errors import InvalidInput
 
 
+def check_integer(name: str, value: Any, least: int, largest: int | None = None, expected: str = "") -> int:
+    """An integer from `least` to `largest`; anything else is refused by name.
+
+    >>> check_integer("networks", 5, least=2)
+    5
+    """
+    expected = expected or f"an integer of at least {least}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(name, repr(value), expected) from None
+    if isinstance(value, bool) or number < least or (largest is not None and number > largest):
+        raise InvalidInput(name, repr(value), expected)
+    return number
+
+
 def check_widths(widths: Any) -> tuple[int, ...]:
     """Positive integers, at least two of them."""
     expected = "at least two positive integers: input dimension, hidden widths, outputs"

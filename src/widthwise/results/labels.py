@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,13 @@ MEANING = {
 def label(
     variables: Mapping[str, tuple[tuple[str, ...], Any]],
     net: MLP,
-    coords: Mapping[str, Any] | None = None,
+    coords: Mapping[Any, Any] | None = None,
     **attrs: Any,
 ) -> xr.Dataset:
     """A Dataset from {name: (dimensions, values)} that carries the network, the version and how it was made."""
     data = {name: (dims, values, _meaning(name)) for name, (dims, values) in variables.items()}
     common = {"widthwise_version": __version__, "network": net.to_json(), "n": net.n}
-    return xr.Dataset(data, coords=dict(coords or {}), attrs=common | attrs)
+    return xr.Dataset(data, coords=coords or {}, attrs=common | attrs)
 
 
 def _meaning(name: str) -> dict[str, str]:
@@ -75,8 +76,10 @@ def _meaning(name: str) -> dict[str, str]:
     return {"long_name": MEANING[stem] if stem == name else "standard error of " + stem}
 
 
-def layer_coordinate(layers: tuple[int, ...]) -> dict[str, np.ndarray]:
-    return {"layer": np.asarray(layers)}
+@lru_cache(maxsize=32)
+def layer_coordinate(layers: tuple[int, ...]) -> xr.Coordinates:
+    """The coordinate `layer`, whose index is made once."""
+    return xr.Coordinates({"layer": np.asarray(layers)})
 
 
 def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None) -> MLP:

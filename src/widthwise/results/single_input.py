@@ -13,7 +13,8 @@ from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
 from widthwise.flow.scaled import log_of, value_of
 from widthwise.flow.single_input import SCALES, SingleFlow, existing, single_flow
 from widthwise.network import MLP
-from widthwise.network.inputs import real_array
+from widthwise.network.inputs import check_one_input
+from widthwise.results.finite_width import check_names
 from widthwise.results.labelled import WORTH_A_WARNING
 from widthwise.results.labels import label, layer_coordinate
 
@@ -55,7 +56,7 @@ def single_input(net: MLP, x: Any, *, tensors: Sequence[str] | None = None, laye
     if layers not in ("all", "last"):
         raise UnknownName.of("layers", layers, ("all", "last"))
     wanted, with_theta = _wanted(net, tensors)
-    flow = single_flow(net, _one_input(x, net.widths[0]), wanted, with_theta)
+    flow = single_flow(net, check_one_input(x, net.widths[0]), wanted, with_theta)
     if flow.error > WORTH_A_WARNING:
         warnings.warn(
             f"single_input: estimated relative error {flow.error:.1e}, above {WORTH_A_WARNING:.0e}, in some Gaussian "
@@ -64,8 +65,8 @@ def single_input(net: MLP, x: Any, *, tensors: Sequence[str] | None = None, laye
             stacklevel=2,
         )
     kept = slice(-1, None) if layers == "last" else slice(None)
-    coords: dict[str, Any] = layer_coordinate(tuple(range(1, net.depth + 1))[kept])
-    coords["width"] = xr.DataArray(np.asarray(net.widths[:-1])[kept], dims="layer")
+    width = xr.DataArray(np.asarray(net.widths[:-1])[kept], dims="layer")
+    coords = layer_coordinate(tuple(range(1, net.depth + 1))[kept]).assign(width=width)
     variables = {name: (("layer",), values[kept]) for name, values in _columns(flow).items()}
     ds = label(variables, net, coords, kind="single input", order=1, route=flow.route, numerical_error=flow.error)
     return _described(ds)
@@ -99,30 +100,6 @@ def _wanted(net: MLP, tensors: Sequence[str] | None) -> tuple[tuple[str, ...], b
     """Tensors of order 1/n, and whether Θ is needed."""
     if tensors is None:
         return existing(net.activation), net.activation.exists_at_one_input(1, 1)
-    names = [tensors] if isinstance(tensors, str) else list(tensors)
-    for name in names:
-        if name not in _NAMES:
-            raise UnknownName.of("tensors", name, _NAMES)
-    if not names:
-        raise InvalidInput("tensors", "an empty list", f"some of {', '.join(_NAMES)}")
+    names = check_names(tensors, _NAMES)
     wanted = tuple(name for name in SCALES if name in names)
     return wanted, "Theta" in names or any(SCALES[name][1] for name in wanted)
-
-
-def _one_input(x: Any, features: int) -> np.ndarray:
-    array = real_array(x, "x")
-    if array.ndim == 2 and len(array) == 1:
-        array = array[0]
-    if array.ndim != 1:
-        several = array.ndim == 2 and len(array) > 1
-        raise InvalidInput(
-            "x",
-            f"an array of shape {array.shape}",
-            f"one input, shape ({features},)",
-            "Take one row, or use widthwise.theory for several inputs." if several else "",
-        )
-    if len(array) != features:
-        raise InvalidInput(
-            "x", f"{len(array)} features", f"{features}, the first of the network's widths", "Change widths[0]."
-        )
-    return array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import warnings
 from contextlib import closing
@@ -14,9 +13,8 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import AccuracyWarning, InvalidInput
+from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.labelled import NonFiniteWarning
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import BLOCKS, Sums, estimates, merged
 from widthwise.experiments.training.saving import SavedSums
@@ -24,6 +22,7 @@ from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 
@@ -87,7 +86,7 @@ def train(
     y = check_targets(y_train, len(X), net.widths[-1]).T
     X_test = check_inputs(X_test, net.widths[0], "X_test")
     algorithm = _check_algorithm(algorithm, len(X))
-    networks, seed = _integer("networks", networks, 2), _integer("seed", seed, 0)
+    networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     if net.depth > 1:
         require_derivatives(net.activation, 1, "training")
     _require_room(net, len(X_test))
@@ -100,11 +99,11 @@ def train(
         X,
         y,
         X_test,
-        batch=None if batch is None else _integer("batch", batch, 1),
+        batch=None if batch is None else check_integer("batch", batch, 1),
         seed=seed,
         tolerance=tolerance,
         accuracy=float(np.clip(10 * tolerance, 1e-9, 1e-5)),
-        max_steps=_integer("max_steps", max_steps, 1),
+        max_steps=check_integer("max_steps", max_steps, 1),
     )
     sums, interrupted = _run(ensemble, networks, engine, checkpoint, progress)
     attrs = _report(ensemble, sums, networks)
@@ -234,13 +233,3 @@ def _require_room(net: MLP, tests: int) -> None:
     require_memory(
         8 * 2 * 8 * BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
     )
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise InvalidInput(name, repr(value), f"an integer of at least {least}")
-    return number

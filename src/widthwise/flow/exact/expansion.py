@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widthwise.flow.exact.law import exact_law, one_input
+from widthwise.flow.exact.law import exact_law
 from widthwise.flow.finite import finite_flow
 from widthwise.network import MLP
+from widthwise.network.inputs import check_one_input
 
 
 def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
@@ -20,7 +21,7 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     23.42 7.5
     """
     law = exact_law(net, x)
-    flow = finite_flow(net, one_input(net, x)[None, :], ("V",))
+    flow = finite_flow(net, check_one_input(x, net.widths[0])[None, :], ("V",))
     widths = np.asarray(net.widths[1:-1], dtype=float)
     exact = np.array([3.0 * kernel.relative_variance for kernel in law.kernels[1:]])
     order1 = 3.0 * flow.tensors["V"][1:, 0, 0, 0, 0] / (widths * flow.K[1:, 0, 0] ** 2)

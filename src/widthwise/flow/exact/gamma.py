@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from widthwise.activations import Activation
-from widthwise.activations.closed_forms import MonomialForm, ReluFamilyForm
+from widthwise.activations.closed_forms import homogeneous
 from widthwise.flow.exact.lattice import MARGIN, trim
 from widthwise.flow.exact.sums import Rows, spacing
 
@@ -29,12 +29,8 @@ def slopes_of(activation: Activation) -> tuple[float, float] | None:
     >>> slopes_of(resolve("leaky_relu(0.1)"))
     (1.0, 0.1)
     """
-    form = activation.closed
-    if isinstance(form, MonomialForm) and form.degree == 1:
-        return 1.0, 1.0
-    if isinstance(form, ReluFamilyForm):
-        return abs(form.positive), abs(form.negative)
-    return None
+    slopes = homogeneous(activation.closed)
+    return (abs(slopes[0]), abs(slopes[1])) if slopes is not None and slopes[2] == 1 else None
 
 
 def known_sum(activation: Activation, n: int) -> Rows | None:

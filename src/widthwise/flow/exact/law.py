@@ -14,8 +14,8 @@ from scipy.special import erfc
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.kernel_law import KernelLaw
-from widthwise.network import MLP, check_inputs
-from widthwise.network.inputs import real_array
+from widthwise.network import MLP
+from widthwise.network.inputs import check_one_input, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
 _BLOCK = 1 << 22
@@ -37,17 +37,7 @@ def exact_law(net: MLP, x: ArrayLike) -> ExactLaw:
     >>> law.error < 1e-12
     True
     """
-    return ExactLaw(*kernel_laws(net, one_input(net, x)))
-
-
-def one_input(net: MLP, x: ArrayLike) -> np.ndarray:
-    array = real_array(x, "x")
-    if array.ndim == 2 and len(array) != 1:
-        raise InvalidInput(
-            "x", f"{len(array)} inputs (shape {array.shape})", "one input, of shape (features,) or (1, features)",
-            "The exact law is that of one input: call it once for each row.",
-        )  # fmt: skip
-    return check_inputs(array[None, :] if array.ndim == 1 else array, net.widths[0], "x")[0]
+    return ExactLaw(*kernel_laws(net, check_one_input(x, net.widths[0])))
 
 
 @dataclass(frozen=True)

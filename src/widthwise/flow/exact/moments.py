@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact.gamma import slopes_of
-from widthwise.flow.exact.law import one_input
 from widthwise.network import MLP
+from widthwise.network.inputs import check_one_input
 
 
 def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
@@ -28,7 +28,7 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
         raise InvalidInput("net", f"activation {net.activation.name}", "linear, relu or leaky_relu", "Use exact_law.")
     if order != int(order) or order < 0:
         raise InvalidInput("order", repr(order), "a non-negative whole number")
-    point = one_input(net, x)
+    point = check_one_input(x, net.widths[0])
     now = (net.C_b[0] + net.C_W[0] * float(point @ point) / net.widths[0]) ** np.arange(order + 1.0)
     kept = [now]
     for layer in range(1, net.depth):

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from widthwise.activations import Activation, evaluate, require_derivatives
-from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.activations import Activation, evaluate, require_derivatives, require_functions
+from widthwise.activations.closed_forms import homogeneous
+from widthwise.errors import InvalidInput, UnknownName
 from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
 from widthwise.gaussian.four_point.grids import trapezoidal
-from widthwise.gaussian.four_point.orthants import orthant_route, slopes_of
+from widthwise.gaussian.four_point.orthants import orthant_route
 from widthwise.gaussian.four_point.planes import plane_route
 from widthwise.gaussian.four_point.sampling import sample_route
 from widthwise.gaussian.quadrature import check_tails
@@ -71,9 +72,10 @@ def four_point(
         raise UnknownName.of("method", method, METHODS)
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
-    _check_orders(activation, families)
+    require_functions(activation, highest, "families", "four-point expectations at coinciding inputs")
     placed = assignments(families)
-    linear = slopes_of(activation.closed)
+    # the linear activation has no kink: its planes end at the second degree, and its higher derivatives are there
+    linear = homogeneous(activation.closed) if activation.kinks else None
     if linear is None:
         _check_fourth_moments(activation, K, highest)
     if method == "orthants" or (method == "auto" and linear is not None):
@@ -123,15 +125,3 @@ def _check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -
     for order in range(highest + 1):
         moment = evaluate(activation, order, scale[:, None] * grid.u) ** 4 @ grid.weight
         check_tails(activation, order, scale, moment, power=4)
-
-
-def _check_orders(activation: Activation, families: tuple[Orders, ...]) -> None:
-    highest = max(order for orders in families for order in orders)
-    if highest > activation.first_jump:
-        raise NotDifferentiable(
-            "activation",
-            f"{activation.name}, whose derivative of order {int(activation.first_jump)} jumps at "
-            f"z = {activation.kinks[0]:g}",
-            f"derivatives up to order {highest} at coinciding inputs",
-            "Use a smooth neighbour such as gelu, swish or softplus.",
-        )

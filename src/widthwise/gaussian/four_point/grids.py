@@ -40,7 +40,7 @@ def smooth_grid(activation: Activation, K_max: float, degrees: int, accuracy: fl
     """
     if activation.kinks:
         return None
-    scale, count = float(np.sqrt(K_max)), 24
+    scale, count = float(np.sqrt(K_max)), 48
     grid = trapezoidal(count)
     before = _one_input_integrals(activation, scale, degrees, grid)
     while count < MOST_NODES // 2:

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from widthwise.activations.closed_forms import PARALLEL, DerivativeForm, ReluFamilyForm
+from widthwise.activations.closed_forms import PARALLEL, homogeneous
 from widthwise.gaussian.four_point.families import Orders, quadruples
 
 _TWO_PI = 2.0 * np.pi
@@ -23,18 +23,9 @@ _JITTER = 4 * np.finfo(float).eps
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
-def slopes_of(closed) -> tuple[float, float, int] | None:
-    """(a₊, a₋, power) of σ = a_± |z|^power up to sign, for the relu family (power 1) and the step (power 0)."""
-    if isinstance(closed, ReluFamilyForm):
-        return closed.positive, closed.negative, 1
-    if isinstance(closed, DerivativeForm):
-        return closed.of.positive, closed.of.negative, 0
-    return None
-
-
 def orthant_route(closed, K: np.ndarray, placed: tuple[Orders, ...]) -> np.ndarray:
     """Values (sorted quadruples, assignments) for assignments of the orders 0 and 1 (0 alone for a step)."""
-    slopes = slopes_of(closed)
+    slopes = homogeneous(closed)
     assert slopes is not None
     quads = quadruples(len(K)).sorted
     line, sign, scale = _lines(K)
