@@ -34,11 +34,14 @@ def check_inputs(X: object, features: int | None = None, name: str = "X") -> np.
 def check_one_input(x: object, features: int, name: str = "x") -> np.ndarray:
     """One input as (features,); a single row (1, features) will do."""
     array = real_array(x, name)
+    expected = f"one input, shape ({features},)"
+    if array.ndim not in (1, 2):
+        raise InvalidInput(name, f"an array of shape {array.shape}", expected)
     if array.ndim == 2 and len(array) > 1:
         raise InvalidInput(
             name,
             f"{len(array)} inputs (shape {array.shape})",
-            f"one input, shape ({features},)",
+            expected,
             "Take one row at a time, or use widthwise.theory for several inputs.",
         )
     return check_inputs(array[None, :] if array.ndim == 1 else array, features, name)[0]
