@@ -1,0 +1,187 @@
+"""Run labs over sizes and seeds, combine their claims, say the verdict, save table and figure."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.network.validation import check_integer
+from widthwise.progress import DelayedProgress
+
+#: Name of every lab, and the file that holds it.
+LABS = {
+    "nngp-limit": "nngp_limit",
+}
+#: A claim holds within this many standard errors; a wrong prediction is rejected beyond that many.
+HOLDS, REJECTED = 4.0, 5.0
+COLUMNS = ("claim", "size", "seeds", "predicted", "measured", "± s.e.", "pull", "worst", "wrong prediction", "its pull")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim at one size over the seeds: means, the combined and the worst pull, and pulls of wrong predictions."""
+
+    claim: str
+    size: int
+    seeds: int
+    predicted: float
+    measured: float
+    standard_error: float
+    pull: float
+    worst_pull: float
+    wrong_pulls: Mapping[str, float]
+
+    @property
+    def agrees(self) -> bool:
+        return max(abs(self.pull), abs(self.worst_pull)) <= HOLDS
+
+    @property
+    def cells(self) -> tuple[Any, ...]:
+        """What a table shows; of the wrong predictions the one that is hardest to reject."""
+        hardest = min(self.wrong_pulls, key=lambda name: abs(self.wrong_pulls[name]), default="")
+        numbers = (self.predicted, self.measured, self.standard_error, self.pull, self.worst_pull)
+        return (self.claim, self.size, self.seeds, *numbers, hardest, self.wrong_pulls.get(hardest, ""))
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """The claims of a lab, the verdict, and what its figure needs."""
+
+    lab: Lab
+    rows: tuple[Row, ...]
+    outcomes: dict[int, list[Outcome]]
+    seconds: float
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @property
+    def agrees(self) -> bool:
+        """Every claim holds at every size."""
+        return all(row.agrees for row in self.rows)
+
+    @property
+    def discriminates(self) -> bool:
+        """There are wrong predictions, and each is rejected at some size."""
+        best: dict[tuple[str, str], float] = {}
+        for row in self.rows:
+            for name, pull in row.wrong_pulls.items():
+                best[row.claim, name] = max(best.get((row.claim, name), 0.0), abs(pull))
+        return bool(best) and min(best.values()) > REJECTED
+
+    @property
+    def verdict(self) -> str:
+        """'holds', 'holds, but a wrong prediction would too', or 'refuted'."""
+        if not self.agrees:
+            return "refuted"
+        return "holds" if self.discriminates else "holds, but a wrong prediction would too"
+
+    def figure(self) -> Any:
+        """The lab's matplotlib figure."""
+        from matplotlib.figure import Figure
+
+        from widthwise.plots.style import look
+
+        with look():
+            figure = Figure(figsize=(8.0, 3.6))
+            self.lab.draw(figure, self.outcomes)
+        return figure
+
+    def __str__(self) -> str:
+        body = [tuple(f"{c:.4g}" if isinstance(c, float) else str(c) for c in row.cells) for row in self.rows]
+        widths = [max(len(line[i]) for line in (COLUMNS, *body)) for i in range(len(COLUMNS))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in (COLUMNS, *body)
+        ]
+        return "\n".join([f"{self.lab.name}: {self.lab.title}", *lines, f"verdict: {self.verdict}"])
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write NAME.csv, NAME.png and NAME.svg into a folder; the paths."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{self.lab.name}.{suffix}" for suffix in ("csv", "png", "svg")]
+        with open(paths[0], "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows(row.cells for row in self.rows)
+        figure = self.figure()
+        for path in paths[1:]:
+            figure.savefig(path, dpi=130)
+        return paths
+
+
+def names() -> list[str]:
+    """Names of the labs.
+
+    >>> "nngp-limit" in names()
+    True
+    """
+    return list(LABS)
+
+
+def get_lab(name: str) -> Lab:
+    """The lab of that name."""
+    if name not in LABS:
+        raise UnknownName.of("lab", name, LABS)
+    return import_module(f"widthwise.labs.{LABS[name]}").LAB
+
+
+def run_lab(
+    name: str, *, quick: bool = False, seeds: Sequence[int] = (0, 1, 2), progress: bool | None = None
+) -> LabResult:
+    """Run one lab over its sizes and the seeds, and combine its claims.
+
+    Parameters
+    ----------
+    name : one of `names()`.
+    quick : smaller sizes, below a minute on two cores.
+    seeds : non-negative integers; claims are combined over them.
+
+    Returns
+    -------
+    A LabResult: print it for the table and the verdict; `.figure()`, `.save(folder)`.
+    """
+    lab = get_lab(name)
+    seeds = [check_integer("seeds", seed, 0) for seed in seeds]
+    if not seeds:
+        raise InvalidInput("seeds", "an empty list", "at least one non-negative integer")
+    sizes = lab.quick_sizes if quick else lab.sizes
+    start, outcomes, done = time.perf_counter(), {size: [] for size in sizes}, 0
+    with DelayedProgress(lab.name, progress) as bar:
+        for size in sizes:
+            for seed in seeds:
+                outcomes[size].append(lab.experiment(size, seed))
+                done += 1
+                bar(done, len(sizes) * len(seeds))
+    rows = tuple(_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
+    return LabResult(lab, rows, outcomes, time.perf_counter() - start)
+
+
+def _row(what: str, size: int, outcomes: list[Outcome]) -> Row:
+    same = [claim for outcome in outcomes for claim in outcome.claims if claim.what == what]
+    pulls = [claim.pull for claim in same]
+    return Row(
+        what,
+        size,
+        len(same),
+        sum(claim.predicted for claim in same) / len(same),
+        sum(claim.measured for claim in same) / len(same),
+        math.hypot(*(claim.standard_error for claim in same)) / len(same),
+        _combined(same, pulls),
+        max(pulls, key=abs),
+        {name: _combined(same, [claim.pull_of(name) for claim in same]) for name in same[0].wrong},
+    )
+
+
+def _combined(claims: list[Claim], pulls: list[float]) -> float:
+    """Σ pulls/√k over seeds that scatter independently; of exact claims, which do not, the worst."""
+    return max(pulls, key=abs) if claims[0].exact else sum(pulls) / math.sqrt(len(pulls))
