@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-full lint bench docs clean
+.PHONY: setup demo test test-full lint bench docs browser clean
 
 setup: $(STAMP)
 
@@ -22,10 +22,16 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-test: lint
+# The browser tests drive Debian's Chromium; where it can be neither found nor installed they say so by name.
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || { command -v sudo >/dev/null && sudo apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "chromium could not be installed: the browser tests will be skipped"
+
+test: lint browser
 	$(BIN)/pytest -n 2 -m 'not full'
 
-test-full: lint
+test-full: lint browser
 	$(BIN)/pytest -n 2
 
 # The peer lives in an environment of its own: it does not import on the jax that widthwise uses.
