@@ -1,11 +1,19 @@
 """`advise`: verdicts, numbers, forms and code."""
 
+import csv
 import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 
 import widthwise as ww
 from widthwise.criticality.advice import advise
@@ -104,7 +112,7 @@ def test_json_and_html_say_what_the_text_says():
 @pytest.mark.parametrize("activation", ["tanh", "gelu", "leaky_relu(0.2)", "sin", lambda z: z * jnp.tanh(z) + z])
 def test_code_is_valid_and_carries_the_numbers(activation):
     net = ww.MLP([4, 8, 16, 2], activation, C_b=[0.1, 0.2, 0.3], C_W=[1.0, 2.0, 3.0], lambda_b=0.5, lambda_W=4.0)
-    code = snippets(net, 0.1)
+    code = snippets(net, 0.1, inputs=30)
     assert set(code) == {"pytorch", "flax", "equinox"}
     for text in code.values():
         compile(text, "snippet", "exec")
@@ -115,6 +123,109 @@ def test_code_is_valid_and_carries_the_numbers(activation):
         assert names["bias_std"] == pytest.approx([math.sqrt(c) for c in (0.1, 0.2, 0.3)])
         assert names["weight_lr"] == pytest.approx([0.4 / n for n in (4, 8, 16)])
         assert names["bias_lr"] == pytest.approx([0.05] * 3)
+        assert names["inputs"] == 30
+
+
+WIDE = ww.MLP(
+    [4, 40, 50, 60, 2],
+    "gelu",
+    C_b=0.3,
+    C_W=[1.0, 2.0, 3.0, 1.5],
+    lambda_b=[1.0, 0.5, 2.0, 3.0],
+    lambda_W=[4.0, 3.0, 2.0, 1.0],
+)
+Y = np.random.default_rng(6).normal(size=(30, 2))
+
+
+def flax_code(names):
+    """Parameters before a step, gradients, and parameters after it, each a list of (weight, bias)."""
+    model, optimizer = names["model"], names["optimizer"]
+
+    def values(tree):
+        return [
+            (np.array(layer["kernel"][...]), np.array(layer["bias"][...]))
+            for _, layer in sorted(tree["layers"].items())
+        ]
+
+    before = values(nnx.state(model, nnx.Param))
+    gradients = nnx.grad(names["loss"])(model, jnp.asarray(X), jnp.asarray(Y))
+    optimizer.update(model, gradients)
+    return before, values(gradients), values(nnx.state(model, nnx.Param))
+
+
+def equinox_code(names):
+    def values(model):
+        return [(np.array(layer.weight), np.array(layer.bias)) for layer in model.layers]
+
+    model = names["model"]
+    gradients = eqx.filter_grad(names["loss"])(model, jnp.asarray(X), jnp.asarray(Y))
+    updates, _ = names["optimizer"].update(gradients, names["state"], names["params"])
+    return values(model), values(gradients), values(eqx.apply_updates(model, updates))
+
+
+def torch_code(names):
+    def values(what):
+        return [tuple(what(tensor).numpy().copy() for tensor in (layer.weight, layer.bias)) for layer in model.layers]
+
+    model = names["model"]
+    before = values(lambda tensor: tensor.detach())
+    names["loss"](model, torch.tensor(X, dtype=torch.float32), torch.tensor(Y, dtype=torch.float32)).backward()
+    names["optimizer"].step()
+    return before, values(lambda tensor: tensor.grad), values(lambda tensor: tensor.detach())
+
+
+@pytest.mark.parametrize(
+    ("framework", "one_step"), [("pytorch", torch_code), ("flax", flax_code), ("equinox", equinox_code)],
+    ids=["pytorch", "flax", "equinox"],
+)  # fmt: skip
+def test_printed_code_runs_and_does_what_it_says(framework, one_step):
+    """Initial variances C_W/n and C_b, and a step −ηλ_W/n ∂L/∂W, −ηλ_b ∂L/∂b in every tensor of its own."""
+    names: dict = {}
+    torch.manual_seed(3)
+    exec(snippets(WIDE, 1e-4, inputs=len(X))[framework], names)
+    before, gradients, after = one_step(names)
+    assert len(before) == WIDE.depth
+    for i, (n, C_W, C_b) in enumerate(zip(WIDE.widths[:-1], WIDE.C_W, WIDE.C_b, strict=True)):
+        for values, variance in zip(before[i], (C_W / n, C_b), strict=True):
+            error = variance * math.sqrt(2.0 / values.size)
+            assert abs(np.mean(values.astype(float) ** 2) - variance) < 4.0 * error
+        for rate, start, slope, end in zip(
+            (WIDE.lambda_W[i] / n, WIDE.lambda_b[i]), before[i], gradients[i], after[i], strict=True
+        ):
+            assert np.abs(slope).max() > 0.0
+            assert np.allclose(end - start, -1e-4 * rate * slope, rtol=1e-3, atol=1e-6)
+            assert not np.allclose(end - start, -1.5e-4 * rate * slope, rtol=1e-3, atol=1e-6)
+
+
+def test_the_printed_loss_of_a_part_of_the_inputs_stands_for_all():
+    names: dict = {}
+    exec(snippets(WIDE, 1e-4, inputs=len(X))["pytorch"], names)
+    x, y = torch.tensor(X, dtype=torch.float32), torch.tensor(Y, dtype=torch.float32)
+    halves = [names["loss"](names["model"], x[rows], y[rows]).item() for rows in (slice(0, 15), slice(15, 30))]
+    assert names["loss"](names["model"], x, y).item() == pytest.approx(sum(halves) / 2, rel=1e-5)
+
+
+def test_the_step_for_many_inputs_is_that_of_all_of_them():
+    """The spectrum is taken on a sample of the rows and scaled."""
+    many = np.random.default_rng(8).normal(size=(600, 4))
+    report = advise(deep("erf", 4, C_W=1.0), many)
+    assert report.inputs == 600
+    assert report.learning_rate == pytest.approx(0.5 * ww.max_learning_rate(report.rates.network, many), rel=0.1)
+    assert "summed over the 600 inputs given" in report.text
+
+
+def test_deep_digits_learn_with_the_advice_and_not_without(tmp_path):
+    script = Path(__file__).parent.parent / "examples" / "deep_digits.py"
+    run = subprocess.run(
+        [sys.executable, str(script), "--quick", "--out", str(tmp_path)],
+        capture_output=True, text=True, env={**os.environ, "MPLBACKEND": "Agg"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"curves.csv", "deep_digits.png"}
+    with (tmp_path / "curves.csv").open() as stream:
+        last = {row["initialisation"]: row for row in csv.DictReader(stream)}
+    assert float(last["advice"]["accuracy"]) > 0.25 > 0.15 > float(last["default"]["accuracy"])
+    assert float(last["advice"]["loss"]) < 0.95 < float(last["default"]["loss"])
 
 
 def test_long_networks_have_short_code():

@@ -1,9 +1,6 @@
 """Theory §7: exponents, learning rates, depth against width, phases, tuning."""
 
 import math
-import subprocess
-import sys
-import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -124,6 +121,7 @@ def test_the_logarithm_improves_the_law_of_K_by_orders_of_magnitude():
     assert asymptotics("sin").logarithm == pytest.approx(1 / 3, rel=1e-9)
     law = asymptotics("tanh")
     assert law.logarithm == pytest.approx(-5 / 6, rel=1e-9)
+    assert asymptotics("leaky_relu(0.5)").corrected([1, 9], x_square=5.0) == pytest.approx([8.0, 8.0])
     constant = law.constant_of()
     K, _ = exact_flow(law, 1.0, 4000, ())
     layers = np.array([100, 1000])
@@ -195,8 +193,10 @@ def test_mutual_information_and_its_maximum_follow_from_the_fluctuating_kernel()
     best = 4 / 26
     assert mutual_information(best) > max(mutual_information(best * s) for s in (0.99, 1.01))
     assert optimal_aspect_ratio("tanh") == pytest.approx(best * 1.5, rel=1e-12)
-    with pytest.raises(InvalidInput, match="at least two"):
+    with pytest.raises(InvalidInput, match="outputs: got 1"):
         optimal_aspect_ratio("tanh", outputs=1)
+    with pytest.raises(InvalidInput, match="kappa: got -1"):
+        mutual_information(-1.0)
 
 
 # --- phases and tuning -----------------------------------------------------------------------------------------
@@ -216,10 +216,8 @@ def test_phase_diagrams_agree_with_fixed_points_one_by_one(activation):
             assert grid.names[i, j] == ("ordered" if end.chi_perp < 1 else "chaotic")
 
 
-def test_a_large_phase_diagram_takes_seconds():
-    start = time.perf_counter()
+def test_a_large_phase_diagram_has_the_two_phases_on_their_sides():
     ds = phase_diagram("tanh", np.linspace(0.1, 3.0, 200), np.linspace(0.0, 1.0, 200))
-    assert time.perf_counter() - start < 10.0
     assert ds["phase"].shape == (200, 200)
     assert set(np.unique(ds["phase"])) == {"ordered", "chaotic"}
     # without biases the phases meet at C_W = 1, and the ordered phase has K* = 0
@@ -255,15 +253,3 @@ def test_shifts_and_leaks_make_activations_critical():
     with pytest.raises(InvalidInput, match="vary"):
         make_critical("tanh", vary="slope")
     assert shaped("relu", a=0.9, d=0.1)(jnp.asarray(-1.0)) == pytest.approx(-0.1)
-
-
-def test_critical_is_quick_after_import():
-    code = """
-import time, widthwise as ww
-from widthwise.criticality.critical import critical
-start = time.perf_counter()
-critical("swish")
-print(time.perf_counter() - start)
-"""
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert float(run.stdout) < 3.0  # under one on a machine of its own

@@ -82,6 +82,7 @@ def test_every_fixed_point_is_found_and_half_stable_ones_are_recognised():
     assert pytest.approx(0.2) == fixed_points("relu", 0.1, 1.0)[0].K
     assert fixed_points("relu", 0.0, 2.1)[0].stability == "unstable"
     assert correlation_length(math.exp(-0.25)) == pytest.approx(4.0)
+    assert correlation_length(-math.exp(-0.25)) == pytest.approx(4.0)
 
 
 def _values(point):
@@ -122,6 +123,7 @@ def test_nearby_inputs_approach_each_other_at_the_predicted_rate(C_b, C_W, layer
 def test_critical_points_are_those_of_the_theory(activation, C_b, C_W, K_star, universality):
     point = critical(activation)
     assert point.universality == universality
+    assert point.every_K == math.isnan(point.K_star) == (universality == "scale-invariant")
     for found, known in ((point.C_b, C_b), (point.C_W, C_W), (point.K_star, K_star)):
         assert found == pytest.approx(known, abs=6e-9, nan_ok=True)
 
@@ -186,8 +188,13 @@ def test_scale_invariance_is_recognised_without_declared_kinks():
             "no finite slope, at z = 0",
             "relu",
         ),
+        (
+            ww.activation(lambda z: jnp.clip(z, -1, 1), kinks=[-1.0, 1.0], name="hard tanh"),
+            r"K\* = 0 \(C_b = 0, C_W = 1\) is marginal to all orders",
+            "C_W = 1, where χ_∥ = χ_⊥ = 1 for small kernels",
+        ),
     ],
-    ids=["sigmoid", "softplus", "step", "quadratic", "sinh", "cubic term", "zero", "constant", "root"],
+    ids=["sigmoid", "softplus", "step", "quadratic", "sinh", "cubic term", "zero", "constant", "root", "hard tanh"],
 )
 def test_activations_without_a_critical_point_are_told_why(activation, condition, nearest):
     with pytest.raises(NotCritical) as caught:

@@ -3,7 +3,7 @@
 from widthwise.activations.base import Activation, Atom, ClosedForm, differentiate
 from widthwise.activations.catalogue import NAMES
 from widthwise.activations.custom import activation, resolve
-from widthwise.activations.resolution import evaluate, intervals, require_derivatives, require_functions
+from widthwise.activations.resolution import evaluate, intervals, jet, require_derivatives, require_functions
 
 __all__ = [
     "NAMES",
@@ -14,6 +14,7 @@ __all__ = [
     "differentiate",
     "evaluate",
     "intervals",
+    "jet",
     "require_derivatives",
     "require_functions",
     "resolve",

@@ -142,12 +142,8 @@ def _jumps(activation: Activation, order: int) -> np.ndarray:
     kinks = np.asarray(activation.kinks)
     step = ONE_SIDED * np.maximum(1.0, np.abs(kinks))
     value, slope = activation.derivative(order), activation.derivative(order + 1)
-
-    def one_sided(offset):
-        z = jnp.asarray(kinks + offset)
-        return np.asarray(value(z) - offset * slope(z))
-
-    right, left = one_sided(step), one_sided(-step)
+    one_sided = jax.jit(lambda z, offset: value(z) - offset * slope(z))
+    right, left = (np.asarray(one_sided(kinks + offset, offset)) for offset in (step, -step))
     jump = right - left
     jump[np.abs(jump) <= JUMP_TOLERANCE * np.maximum(1.0, np.abs(right) + np.abs(left))] = 0.0
     return jump

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import re
 from collections.abc import Callable
@@ -145,3 +146,19 @@ def _numbers(text: str, name: str, given: str) -> list[float]:
         expected = f"{name}({', '.join(parameters)}) with finite numbers, for example {name}(0.1)"
         raise InvalidInput("activation", repr(text), expected)
     return values
+
+
+def _reduce(activation: Activation):
+    """Built-ins are pickled by name: their functions are closures, and the copy must be the same activation."""
+    if activation.builtin:
+        return named, (activation.spec,)
+    return Activation, (
+        activation.name,
+        activation.function,
+        activation.kinks,
+        activation.parameters,
+        activation.closed,
+    )
+
+
+copyreg.pickle(Activation, _reduce)  # pyright: ignore[reportArgumentType]

@@ -73,9 +73,9 @@ def _checked(candidate: Activation) -> Activation:
     def refuse(problem: str, remedy: str = remedy):
         return BadActivation("activation", f"{candidate.name}, {problem}", "a function of one array", remedy)
 
-    z = jnp.asarray(_PROBE)
+    z, compiled = jnp.asarray(_PROBE), jax.jit(candidate.function)
     try:
-        values = jax.jit(candidate.function)(z)
+        values = compiled(z)
     except Exception as error:  # whatever a user's function may raise
         reason = str(error).splitlines()[0] if str(error) else ""
         raise refuse(f"which failed on an array of numbers with {type(error).__name__}: {reason}") from error
@@ -87,7 +87,7 @@ def _checked(candidate: Activation) -> Activation:
     if not np.all(np.isfinite(values)):
         bad = _PROBE[~np.isfinite(np.asarray(values))]
         raise refuse(f"which returned NaN or infinity at z = {bad[0]:g}", "It must be finite for every real z.")
-    alone = [candidate.function(z[i : i + 1])[0] for i in range(len(z))]
+    alone = [np.asarray(compiled(_PROBE[i : i + 1]))[0] for i in range(len(z))]
     if not np.allclose(values, alone, rtol=1e-10, atol=1e-12):
         raise refuse("whose value at one entry depends on the other entries")
     return candidate

@@ -10,6 +10,7 @@ import math
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations.base import Activation
@@ -23,6 +24,7 @@ TOLERANCE = 1e-13
 SMALLEST = 1e-8
 MOST_INTERVALS = 60_000
 _LONGEST = 1 << 17
+_SHORTEST = 11
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(NODES)
 _TO_LEGENDRE = (
@@ -31,19 +33,29 @@ _TO_LEGENDRE = (
 
 
 @lru_cache(maxsize=1024)
-def _evaluator(activation: Activation, order: int):
-    return jax.jit(activation.derivative(order))
+def _evaluator(activation: Activation, orders: tuple[int, ...]):
+    functions = [activation.derivative(order) for order in orders]
+    return jax.jit(lambda z: jnp.stack([f(z) for f in functions]))
 
 
 def evaluate(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
-    """σ^(order) at the points z (regular part), as a numpy array, in blocks of few sizes to bound compilation."""
-    flat, function = np.ravel(z), _evaluator(activation, order)
-    result = np.empty(flat.size)
+    """σ^(order) at the points z (regular part), as a numpy array."""
+    return jet(activation, (order,), z)[0]
+
+
+def jet(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:
+    """σ^(p) at the points z for every p in `orders`, (orders, *z.shape): one program, in blocks of few sizes.
+
+    Compiling costs more than evaluating, so that short arrays share a size.
+    """
+    flat, function = np.ravel(z), _evaluator(activation, orders)
+    result = np.empty((len(orders), flat.size))
     for start in range(0, flat.size, _LONGEST):
         some = flat[start : start + _LONGEST]
-        padded = np.pad(some, (0, min(_LONGEST, 1 << max(6, (some.size - 1).bit_length())) - some.size))
-        result[start : start + some.size] = np.asarray(function(padded))[: some.size]
-    return result.reshape(np.shape(z))
+        size = 1 << max(_SHORTEST, (some.size - 1).bit_length() | 1)
+        padded = np.pad(some, (0, min(_LONGEST, size) - some.size))
+        result[:, start : start + some.size] = np.asarray(function(padded))[:, : some.size]
+    return result.reshape(len(orders), *np.shape(z))
 
 
 def intervals(activation: Activation, orders: tuple[int, ...], radius: float) -> np.ndarray:
@@ -94,19 +106,15 @@ def _running_scale(activation, orders, panels):
     """For each order, a function r ↦ max |σ^(order)| over |z| ≤ r, by shells."""
     radii = np.abs(panels).max(axis=1)
     by_radius = np.argsort(radii, kind="stable")
-    table = []
-    for order in orders:
-        largest = np.abs(_finite(activation, order, _points(panels))).max(axis=1)
-        table.append((radii[by_radius], np.maximum.accumulate(largest[by_radius])))
-    return table
+    largest = np.abs(_finite(activation, orders, _points(panels))).max(axis=-1)
+    return [(radii[by_radius], np.maximum.accumulate(row[by_radius])) for row in largest]
 
 
 def _is_rough(activation, orders, active, scale) -> np.ndarray:
     rough = np.zeros(len(active), bool)
     outer = np.abs(active).max(axis=1)
     points = _points(active)
-    for order, (radii, largest) in zip(orders, scale, strict=True):
-        values = _finite(activation, order, points)
+    for order, values, (radii, largest) in zip(orders, _finite(activation, orders, points), scale, strict=True):
         tail = np.abs(values @ _TO_LEGENDRE[RESOLVED_DEGREE:].T).max(axis=1)
         reference = largest[np.minimum(np.searchsorted(radii, outer), len(radii) - 1)]
         # derivatives of high order carry the rounding of the ones below them, and far out that of z itself
@@ -116,9 +124,11 @@ def _is_rough(activation, orders, active, scale) -> np.ndarray:
     return rough
 
 
-def _finite(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
-    values = evaluate(activation, order, z)
-    if not np.all(np.isfinite(values)):
+def _finite(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:
+    table = jet(activation, orders, z)
+    for order, values in zip(orders, table, strict=True):
+        if np.all(np.isfinite(values)):
+            continue
         at = z[~np.isfinite(values)]
         what = "its value" if order == 0 else f"its derivative of order {order} (by jax)"
         raise BadActivation(
@@ -127,7 +137,7 @@ def _finite(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
             "a function that is finite with its derivatives wherever the kernel reaches",
             "A singular branch inside jnp.where must be guarded by its argument as well.",
         )
-    return values
+    return table
 
 
 def require_derivatives(activation: Activation, order: int, purpose: str) -> None:

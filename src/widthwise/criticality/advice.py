@@ -21,7 +21,7 @@ from widthwise.errors import DivergentMoment, InvalidInput, NotCritical, NotDiff
 from widthwise.network import MLP
 
 #: Rows of X that are followed through the layers, and those on which Θ is diagonalised.
-_FOLLOWED, _DIAGONALISED = 128, 512
+_FOLLOWED, _DIAGONALISED = 128, 256
 #: C_b and C_W this close to their critical values, relatively, are critical.
 _SAME = 1e-4
 
@@ -35,7 +35,9 @@ class Advice:
     activation, or None with `reason` saying why there is none; `trouble` says why a kernel could not be followed.
     `signal` and `gradient` are log10 of K at the output over K at the first layer, and of the squared gradient at the
     first layer over that at the last. `recommended` is the network to use instead, `rates` its learning rates,
-    `learning_rate` half of the largest stable step (on X, or for one input).
+    `learning_rate` half of the largest stable step for ½Σ(z−y)² summed over `inputs` inputs: those of X, or one.
+    `output_kernel` is the variance of its outputs, the least that targets should have; `recommended_depth_width` says
+    what its depth means at its width.
     """
 
     net: MLP
@@ -50,14 +52,17 @@ class Advice:
     depth_width: DepthWidth | None
     recommended: MLP | None
     recommended_gradient: float
+    recommended_depth_width: DepthWidth | None
+    output_kernel: float
     rates: LearningRates | None = field(repr=False)
     learning_rate: float
+    inputs: int
     measured_on: str
 
     @cached_property
     def code(self) -> dict[str, str]:
         """Code by framework: "pytorch", "flax", "equinox"; empty without a recommendation."""
-        return {} if self.rates is None else snippets(self.rates.network, self.learning_rate)
+        return {} if self.rates is None else snippets(self.rates.network, self.learning_rate, self.inputs)
 
     @property
     def text(self) -> str:
@@ -92,15 +97,12 @@ class Advice:
                 "C_b": point.C_b, "C_W": point.C_W, "K_star": point.K_star, "universality": point.universality,
                 "exponents": point.exponents,
             },
-            "depth_width": None if dw is None else {
-                "depth": dw.depth, "width": dw.width, "aspect_ratio": dw.aspect_ratio, "regime": dw.regime,
-                "kernel_fluctuation": dw.kernel_fluctuation, "ntk_fluctuation": dw.ntk_fluctuation,
-                "fails_at": dw.fails_at,
-            },
+            "depth_width": _depth_width_dict(dw),
             "recommended": None if rates is None else {
                 "C_b": list(rates.network.C_b), "C_W": list(rates.network.C_W), "lambda_b": list(rates.lambda_b),
-                "lambda_W": list(rates.lambda_W), "learning_rate": self.learning_rate,
-                "gradient_log10": self.recommended_gradient,
+                "lambda_W": list(rates.lambda_W), "learning_rate": self.learning_rate, "inputs": self.inputs,
+                "gradient_log10": self.recommended_gradient, "output_kernel": self.output_kernel,
+                "depth_width": _depth_width_dict(self.recommended_depth_width),
                 "shares_before": rates.before.layers.tolist(), "shares_after": rates.after.layers.tolist(),
             },
             "code": self.code,
@@ -118,7 +120,7 @@ def advise(net: MLP, X: Any = None) -> Advice:
     """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
 
     X (inputs, features), by default one input with x·x/n_0 = 1; of many rows, 128 are followed through the layers and
-    512 used for the spectrum of Θ, evenly spaced.
+    256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them.
 
     >>> report = advise(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
     >>> report.verdict
@@ -134,24 +136,25 @@ def advise(net: MLP, X: Any = None) -> Advice:
     try:
         flow = layer_flow(net, few)
     except NotDifferentiable as error:
+        nothing = (None, math.nan, None, math.nan, None, math.nan)
         return Advice(net, "cannot be trained by gradients", None, "", str(error), math.nan, math.nan, None, None, None,
-                      None, math.nan, None, math.nan, where)  # fmt: skip
+                      *nothing, len(rows), where)  # fmt: skip
     except DivergentMoment as error:
-        return _without_flow(net, few, rows, X, where, str(error))
+        return _without_flow(net, few, rows, where, str(error))
     point, reason = _critical(net)
     signal, gradient = _growth(flow)
-    recommended, rates, rate, better = _recommend(net, point, few, rows, X)
+    recommendation, better = _recommend(net, point, few, rows)
     verdict = _verdict(net, point, (signal, gradient), better)
     return Advice(net, verdict, point, reason, "", signal, gradient, _fixed_point(net, flow), flow,
-                  _depth_width(net, few), recommended, better[1], rates, rate, where)  # fmt: skip
+                  _depth_width(net, few), *recommendation, len(rows), where)  # fmt: skip
 
 
-def _without_flow(net: MLP, few, rows, X, where: str, why: str) -> Advice:
+def _without_flow(net: MLP, few, rows, where: str, why: str) -> Advice:
     """The kernel leaves the range in which the activation is tabulated: it explodes."""
     point, reason = _critical(net)
-    recommended, rates, rate, better = _recommend(net, point, few, rows, X)
+    recommendation, _ = _recommend(net, point, few, rows)
     return Advice(net, "signals or gradients explode", point, reason, why, math.inf, math.inf, None, None, None,
-                  recommended, better[1], rates, rate, where)  # fmt: skip
+                  *recommendation, len(rows), where)  # fmt: skip
 
 
 def _critical(net: MLP) -> tuple[Critical | None, str]:
@@ -168,17 +171,20 @@ def _growth(flow: LayerFlow) -> tuple[float, float]:
     return signal, float(flow.log_later_perp[0].mean() / math.log(10.0))
 
 
-def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarray, X: Any):
-    """The critical network, its equalised rates, half its largest stable step, and its growth of K and gradients."""
+def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarray):
+    """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
     if point is None or net.depth == 1:
-        return None, None, math.nan, (math.nan, math.nan)
+        return (None, math.nan, None, math.nan, None, math.nan), (math.nan, math.nan)
     C_W = [point.C_W] * net.depth
     if point.universality in (HALF_STABLE, MARGINAL):
         C_W[0] = (point.K_star - point.C_b) / float(np.mean(np.einsum("ai,ai->a", few, few)) / net.widths[0])
     better = net.replace(C_b=point.C_b, C_W=C_W)
-    rates = equalise(better, few)
-    sample = few if X is None else _spread(rows, _DIAGONALISED)
-    return better, rates, 0.5 * largest_stable_step(rates.network, sample), _growth(layer_flow(better, few))
+    rates, flow = equalise(better, few), layer_flow(better, few)
+    sample = _spread(rows, _DIAGONALISED)
+    # eigenvalues of Θ on a sample of the inputs grow with its size
+    rate = 0.5 * largest_stable_step(rates.network, sample) * len(sample) / len(rows)
+    growth, output = _growth(flow), float(flow.K[-1].mean())
+    return (better, growth[1], _depth_width(rates.network, few), output, rates, rate), growth
 
 
 def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
@@ -214,6 +220,13 @@ def _depth_width(net: MLP, rows: np.ndarray) -> DepthWidth | None:
         return depth_width(net, rows[len(rows) // 2])
     except InvalidInput:
         return None
+
+
+def _depth_width_dict(dw: DepthWidth | None) -> dict[str, Any] | None:
+    if dw is None:
+        return None
+    names = ["depth", "width", "aspect_ratio", "regime", "kernel_fluctuation", "ntk_fluctuation", "fails_at"]
+    return {name: getattr(dw, name) for name in names}
 
 
 def _spread(rows: np.ndarray, most: int) -> np.ndarray:

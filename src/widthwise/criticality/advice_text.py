@@ -10,6 +10,7 @@ from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL
 
 if TYPE_CHECKING:
     from widthwise.criticality.advice import Advice
+    from widthwise.criticality.depth_width import DepthWidth
 
 
 def text_report(advice: Advice) -> str:
@@ -113,38 +114,42 @@ def _rates(advice: Advice) -> list[str]:
         f"and λ_W below by {after.max() / after.min():.3g}.",
         f"λ_b from {rates.lambda_b[0]:.4g} (first layer) to {rates.lambda_b[-1]:.4g} (last), λ_W from "
         f"{rates.lambda_W[0]:.4g} to {rates.lambda_W[-1]:.4g}; global step {advice.learning_rate:.4g}, half of the "
-        f"largest stable one for the loss ½Σ(z−y)² summed over {_measured(advice)}.",
+        f"largest stable one for the loss ½Σ(z−y)² summed over {_inputs(advice.inputs)}.",
+        f"Targets: outputs start with variance {advice.output_kernel:.4g}. Centre the targets and give them at "
+        "least this mean square; with much smaller ones the network has to unlearn its own outputs first.",
     ]
 
 
-def _measured(advice: Advice) -> str:
-    return "one input" if advice.measured_on.startswith("one") else "the inputs given (512 at most)"
+def _inputs(count: int) -> str:
+    return "one input" if count == 1 else f"the {count} inputs given"
+
+
+_REGIMES = {
+    "close to infinite width": "The network is close to its infinite-width limit: little feature learning.",
+    "of finite width": "Corrections of order 1/n matter and are under control.",
+    "beyond the expansion": "Corrections are as large as what they correct: networks differ wildly from draw to draw. "
+    "Make it wider or shallower.",
+}
 
 
 def _width(advice: Advice) -> list[str]:
-    dw = advice.depth_width
-    if dw is None:
-        return []
-    lines = [
-        f"Depth against width: Σ 1/n = {dw.aspect_ratio:.4g}. From network to network the kernel of the outputs "
-        f"fluctuates by {100 * dw.kernel_fluctuation:.3g}%"
-        + (
-            f", the neural tangent kernel by {100 * dw.ntk_fluctuation:.3g}%."
-            if math.isfinite(dw.ntk_variance)
-            else "."
-        )
-    ]
-    lines.append(
-        {
-            "close to infinite width": "The network is close to its infinite-width limit: little feature learning.",
-            "of finite width": "Corrections of order 1/n matter and are under control.",
-            "beyond the expansion": "Corrections are as large as what they correct: networks differ wildly from draw "
-            "to draw. Make it wider or shallower.",
-        }[dw.regime]
-    )
-    if dw.fails_at is not None:
-        lines.append(f"At this width the expansion in 1/n ends at about {dw.fails_at} layers.")
+    dw, better = advice.depth_width, advice.recommended_depth_width
+    lines = []
+    if dw is not None:
+        lines = [f"Depth against width: Σ 1/n = {dw.aspect_ratio:.4g}. As given: {_fluctuations(dw)}"]
+    if better is not None and advice.verdict != "critical":
+        start = "" if lines else f"Depth against width: Σ 1/n = {better.aspect_ratio:.4g}. "
+        lines.append(f"{start}As recommended: {_fluctuations(better)}")
     return lines
+
+
+def _fluctuations(dw: DepthWidth) -> str:
+    ntk = f", the neural tangent kernel by {100 * dw.ntk_fluctuation:.3g}%" if math.isfinite(dw.ntk_variance) else ""
+    end = f" At this width the expansion in 1/n ends at about {dw.fails_at} layers." if dw.fails_at is not None else ""
+    return (
+        f"from network to network the kernel of the outputs fluctuates by {100 * dw.kernel_fluctuation:.3g}%{ntk}. "
+        f"{_REGIMES[dw.regime]}{end}"
+    )
 
 
 def _table(advice: Advice) -> str:

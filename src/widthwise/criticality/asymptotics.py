@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from widthwise.activations import Activation, resolve
-from widthwise.criticality.critical import K_ZERO, SCALE_INVARIANT, Critical, critical
+from widthwise.criticality.critical import K_ZERO, Critical, critical
 from widthwise.criticality.moments import origin_derivatives
 from widthwise.criticality.origin import origin_series
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.scaled import value_of
 from widthwise.flow.single_input import SCALES, single_flow
 from widthwise.network import MLP
+from widthwise.network.validation import check_integer
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,23 @@ class Asymptotics:
     logarithm: float
     powers: tuple[tuple[float, float], ...]
 
-    def leading(self, layer: object) -> np.ndarray:
-        """K at layer l to leading order: (−s a l)^(−1/s) at K* = 0, where K ≈ 1/(−a_1 l) for a smooth σ; else K*."""
+    def leading(self, layer: object, x_square: float = 1.0) -> np.ndarray:
+        """K at layer l to leading order: (−s a l)^(−1/s) at K* = 0, where K ≈ 1/(−a_1 l) for a smooth σ; else K*.
+
+        In the scale-invariant class K is that of the input, C_W x_square, at every layer; the others forget it.
+
+        >>> asymptotics("relu").leading([1, 50], x_square=3.0).tolist()
+        [6.0, 6.0]
+        """
         layer = np.asarray(layer, float)
+        if self.point.every_K:
+            return np.full(layer.shape, self.point.C_W * x_square)
         if self.point.universality != K_ZERO:
             return np.full(layer.shape, self.point.K_star)
         s, a = self.point.details["s"], self.point.details["a"]
         return (-s * a * layer) ** (-1.0 / s)
 
-    def corrected(self, layer: object, constant: float = 0.0) -> np.ndarray:
+    def corrected(self, layer: object, constant: float = 0.0, x_square: float = 1.0) -> np.ndarray:
         """K with its logarithm and the powers before it; `constant` adds to K^(−s) (see `constant_of`).
 
         >>> tanh = asymptotics("tanh")                          # 1/K ≈ 2l + c ln l + constant
@@ -52,7 +61,7 @@ class Asymptotics:
         -0.833333333
         """
         if self.point.universality != K_ZERO:
-            return self.leading(layer)
+            return self.leading(layer, x_square)
         layer = np.asarray(layer, float)
         s, a = self.point.details["s"], self.point.details["a"]
         x = -s * a * layer + self.logarithm * np.log(layer) + constant
@@ -88,8 +97,7 @@ class Asymptotics:
         K, ratios = exact_flow(self, x_square, max_depth, wanted)
         layer = np.arange(1, max_depth + 1)
         if quantity == "K":
-            law = np.full(max_depth, K[0]) if self.point.universality == SCALE_INVARIANT else self.leading(layer)
-            exact = K
+            law, exact = self.leading(layer, 1.0 if x_square is None else x_square), K
         else:
             law, exact = laws.coefficient[quantity] * layer ** laws.exponent[quantity], ratios[quantity]
         wrong = np.flatnonzero(~(np.abs(exact / law - 1.0) <= accuracy * (1.0 + 1e-9)))
@@ -129,9 +137,7 @@ def asymptotics(activation: str | Callable | Activation) -> Asymptotics:
 
 def exact_flow(law: Asymptotics, x_square: float | None, depth: int, wanted: tuple[str, ...]):
     """K and ratios of the exact recursion at criticality, equal widths."""
-    if isinstance(depth, bool) or int(depth) != depth or depth < 2:
-        raise InvalidInput("max_depth", repr(depth), "an integer of at least 2")
-    point = law.point
+    depth, point = check_integer("max_depth", depth, 2), law.point
     if x_square is None:
         x_square = (point.K_star - point.C_b) / point.C_W if point.K_star > 0.0 else 1.0
     net = MLP([1, *[64] * (depth - 1), 1], law.activation, C_b=point.C_b, C_W=point.C_W)

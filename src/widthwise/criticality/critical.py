@@ -34,12 +34,12 @@ _LOWEST_ROOT = 1e-6
 class Critical:
     """A critical initialisation.
 
-    `C_b`, `C_W`, `K_star` (NaN in the scale-invariant class, where every K is a fixed point); `universality`:
-    "scale-invariant", "K*=0" or "half-stable K*>0". `exponents` by name, for the same positive λ_b and λ_W in every
-    layer (`laws` has others): `p_perp` with Π χ_⊥ ~ l^(−p_⊥), infinite where that is no power (a_1 = 0 but b_1 ≠ 0);
-    `p_parallel` likewise; `K` with K − K* ~ l^K; `Theta`; and `V`, `A`, `B`, … for each tensor over its natural scale
-    (V/K², A/Θ², D/(KΘ), …). `stable_side` says from where the kernel flows to K*: "above", "below", or "neither" where
-    it never moves.
+    `C_b`, `C_W`, `K_star`; `universality`: "scale-invariant", "K*=0" or "half-stable K*>0". In the scale-invariant
+    class every K is a fixed point (`every_K`), none is distinguished, and `K_star` is NaN. `exponents` by name, for
+    the same positive λ_b and λ_W in every layer (`laws` has others): `p_perp` with Π χ_⊥ ~ l^(−p_⊥), infinite where
+    that is no power (a_1 = 0 but b_1 ≠ 0); `p_parallel` likewise; `K` with K − K* ~ l^K; `Theta`; and `V`, `A`, `B`,
+    … for each tensor over its natural scale (V/K², A/Θ², D/(KΘ), …). `stable_side` says from where the kernel flows
+    to K*: "above", "below", or "neither" where it never moves.
     """
 
     activation: str
@@ -50,6 +50,11 @@ class Critical:
     stable_side: str
     details: dict[str, float] = field(repr=False)
     _profile: Profile = field(repr=False, compare=False)
+
+    @property
+    def every_K(self) -> bool:
+        """Whether every kernel is a fixed point: the scale-invariant class."""
+        return self.universality == SCALE_INVARIANT
 
     @property
     def exponents(self) -> dict[str, float]:

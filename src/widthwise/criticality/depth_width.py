@@ -29,11 +29,12 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.criticality.critical import critical
 from widthwise.criticality.single_layers import checked_rows
-from widthwise.errors import InvalidInput
+from widthwise.criticality.susceptibilities import non_negative
 from widthwise.flow.single_input import existing, single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.network.spec import PER_LAYER
+from widthwise.network.validation import check_integer
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0
@@ -90,7 +91,8 @@ def depth_width(net: MLP, x: Any = None) -> DepthWidth:
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(net.activation))
-    deep = _continued(net, max(4 * net.n, 64, net.depth))
+    # powers of four, so that one compiled program serves many widths
+    deep = _continued(net, 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9))
     ratios = single_flow(deep, rows[0], wanted, "A" in wanted).ratios
     last = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
     size = np.stack([np.abs(values) for values in ratios.values()]) / np.asarray(deep.widths[:-1])
@@ -116,6 +118,7 @@ def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
     >>> mutual_information(0.01) < mutual_information(0.1)
     True
     """
+    kappa, m_1, m_2 = non_negative(kappa, "kappa"), check_integer("m_1", m_1, 1), check_integer("m_2", m_2, 1)
     return m_1 * m_2 / 8.0 * kappa**2 * (1.0 - kappa * (20.0 + 3.0 * (m_1 + m_2)) / 6.0)
 
 
@@ -127,6 +130,5 @@ def optimal_aspect_ratio(activation: str | Callable | Activation, outputs: int =
     >>> round(optimal_aspect_ratio("relu") * 5 * 26, 12)
     4.0
     """
-    if isinstance(outputs, bool) or int(outputs) != outputs or outputs < 2:
-        raise InvalidInput("outputs", repr(outputs), "at least two outputs")
+    outputs = check_integer("outputs", outputs, 2)
     return 4.0 / (20.0 + 3.0 * outputs) / critical(activation).laws().coefficient["V"]

@@ -15,7 +15,8 @@ from widthwise.criticality.single_layers import checked_rows, layer_flow
 from widthwise.criticality.susceptibilities import non_negative
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow import kernel_flow
-from widthwise.network import MLP
+from widthwise.network import MLP, check_inputs
+from widthwise.network.validation import check_integer
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,9 @@ def power_law_rates(
     >>> biases.tolist(), weights.tolist()
     ([1.0, 0.5, 0.3333333333333333, 0.25], [1.0, 1.0, 1.0, 1.0])
     """
-    if isinstance(depth, bool) or int(depth) != depth or depth < 1:
-        raise InvalidInput("depth", repr(depth), "a positive integer")
-    point = critical(activation)
+    depth, point = check_integer("depth", depth, 1), critical(activation)
     lambda_b, lambda_W = non_negative(lambda_b, "lambda_b"), non_negative(lambda_W, "lambda_W")
-    layer = np.arange(1, int(depth) + 1)
+    layer = np.arange(1, depth + 1)
     if point.universality != K_ZERO:
         return np.full(len(layer), lambda_b / depth), np.full(len(layer), lambda_W / depth)
     p, k = point.details["p"], point.details["k"]
@@ -132,7 +131,7 @@ def largest_stable_step(net: MLP, X: Any) -> float:
     >>> largest_stable_step(MLP([1, 9, 1], "linear", lambda_b=0.0), [[1.0]])
     1.0
     """
-    Theta = kernel_flow(net, checked_rows(net, X), last_only=True).Theta
+    Theta = kernel_flow(net, check_inputs(X, net.widths[0]), last_only=True).Theta
     assert Theta is not None
     largest = float(linalg.eigvalsh(Theta[-1])[-1])
     return 2.0 / largest if largest > 0.0 else float("inf")

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, evaluate, intervals, require_derivatives
+from widthwise.activations import Activation, evaluate, intervals, jet, require_derivatives
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 
@@ -30,7 +28,9 @@ _OSCILLATING_BAND, _MANY_INTERVALS = 5, 400
 _NODES = 16
 #: What σ² times the Gaussian may be at the end of the reach, beside its largest value.
 _TAIL = 1e-14
-_CHUNK = 1 << 22
+_CHUNK, _ROWS = 1 << 22, 100
+#: Beyond this many standard deviations a Gaussian is exactly zero in double precision.
+_VANISHES = 38.7
 #: Derivatives at zero that are always known.
 ORIGIN_ORDERS = 3
 _ONE_SIDED = 1e-12
@@ -88,10 +88,10 @@ class Profile:
         rate = self.z * s1 * s2 if self.first_jump >= 2 else s1 * s1
         return np.stack([s0 * s0, self.z * s0 * s1, s1 * s1, rate, rate * self.z**2, self.z**3 * s0 * s1])
 
-    def weights(self, K: np.ndarray) -> np.ndarray:
-        """Normal density of variance K times dz at the nodes, (kernels, nodes)."""
-        K = np.asarray(K, float)[:, None]
-        return np.exp(-0.5 * self.z**2 / K) * (self.weight / np.sqrt(2.0 * math.pi * K))
+    def weights(self, K: np.ndarray, part: slice = slice(None)) -> np.ndarray:
+        """Normal density of variance K times dz at the nodes, or some of them, (kernels, nodes)."""
+        scale = 1.0 / np.sqrt(np.asarray(K, float)[:, None])
+        return np.exp(-0.5 * (self.z[part] * scale) ** 2) * (self.weight[part] * (scale / math.sqrt(2.0 * math.pi)))
 
     def mean(self, values: np.ndarray, K: float) -> float:
         """⟨values⟩ at one kernel, for values at the nodes."""
@@ -110,14 +110,17 @@ class Profile:
         tiny = flat < self.K_min
         result[:, tiny] = self._at_zero(flat[tiny])
         rows = np.flatnonzero(~tiny)
-        step = max(1, _CHUNK // len(self.z))
+        step = max(1, min(_ROWS, _CHUNK // len(self.z)))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
             result[:, block] = self._integrate(flat[block])
         return Moments(K, *(row.reshape(K.shape) for row in result))
 
     def _integrate(self, K: np.ndarray) -> np.ndarray:
-        square, growth, slope, rate, rate_z2, cubic = (self.weights(K) @ self._columns.T).T
+        """Moments at some kernels; nodes where all their Gaussians vanish are left out."""
+        seen = np.flatnonzero(np.abs(self.z) <= _VANISHES * math.sqrt(K.max()))
+        part = slice(seen[0], seen[-1] + 1)
+        square, growth, slope, rate, rate_z2, cubic = (self.weights(K, part) @ self._columns[:, part].T).T
         slope_rate = rate / K if self.first_jump >= 2 else 0.5 * (rate_z2 / K - rate) / K
         return np.stack([square, growth / K, slope, slope_rate, 0.5 * (cubic / K - 3.0 * growth) / K**2])
 
@@ -189,19 +192,13 @@ def profile(activation: Activation) -> Profile:
     kinked = 0.0 in activation.kinks or slopes is not None
     offset = _ONE_SIDED if kinked else 0.0
     points = np.concatenate([z, [offset, -offset]])
-    table = _jet(activation, points)
+    table = jet(activation, tuple(range(ORIGIN_ORDERS + 1)), points)
     first_jump = 1 if slopes and slopes[0] != slopes[1] else activation.first_jump
     K_max = (float(edges[-1]) / REACH) ** 2
     return Profile(
         activation.spec, z, (half * w).ravel(), table[:3, :-2], _one_sided(table[:, -2:].T, offset), slopes,
         first_jump, K_max,
     )  # fmt: skip
-
-
-def _jet(activation: Activation, points: np.ndarray) -> np.ndarray:
-    """σ and its first derivatives at the points, from one compiled program that shares their common parts."""
-    functions = [activation.derivative(order) for order in range(ORIGIN_ORDERS + 1)]
-    return np.asarray(jax.jit(lambda z: jnp.stack([f(z) for f in functions]))(points))
 
 
 def _one_sided(values: np.ndarray, offset: float) -> np.ndarray:
@@ -220,7 +217,7 @@ def origin_derivatives(activation: Activation, orders: int) -> np.ndarray:
     """Derivatives of σ at zero from the right and the left, (2, orders + 1)."""
     offset = _ONE_SIDED if 0.0 in activation.kinks else 0.0
     points = np.array([offset, -offset])
-    return _one_sided(np.stack([evaluate(activation, k, points) for k in range(orders + 1)], axis=1), offset)
+    return _one_sided(jet(activation, tuple(range(orders + 1)), points).T, offset)
 
 
 def two_slopes(activation: Activation) -> tuple[float, float] | None:
@@ -229,7 +226,8 @@ def two_slopes(activation: Activation) -> tuple[float, float] | None:
     if known is not None:
         return known[:2] if known[2] == 1 else None
     points = np.array([1e-3, 0.01, 0.1, 0.37, 1.0, 2.3, 7.7, 31.0, 255.0])
-    right, left = (evaluate(activation, 0, sign * points) / (sign * points) for sign in (1.0, -1.0))
+    both = np.stack([points, -points])
+    right, left = evaluate(activation, 0, both) / both
     if not (np.all(np.isfinite(right)) and np.all(np.isfinite(left))) or max(right.max(), -right.min()) > 1e100:
         return None
     spread = max(np.ptp(right), np.ptp(left))

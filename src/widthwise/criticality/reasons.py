@@ -53,7 +53,10 @@ def _at_zero(shape: Profile, series: OriginSeries | None) -> str:
     if series is None:
         return "K* = 0 needs σ'(0) ≠ 0"
     if not series.leading:
-        return "K* = 0 is marginal to all orders computed"
+        return (
+            f"K* = 0 (C_b = 0, C_W = {1.0 / series.A_2:.6g}) is marginal to all orders computed, so that K moves more "
+            "slowly than any power of depth and has no exponents"
+        )
     power = 1 + series.leading / 2
     symbol = "a_1" if series.leading == 2 else "a"
     return (
@@ -75,6 +78,8 @@ def nearest(shape: Profile, series: OriginSeries | None) -> str:
             f"Nearest: C_b = 0, C_W = {1.0 / series.A_2:.6g}, good for about {1.0 / (a * s):.3g}/K^{s:g} layers when "
             "the inputs have kernel K."
         )
+    if series is not None:
+        return f"Nearest: C_b = 0, C_W = {1.0 / series.A_2:.6g}, where χ_∥ = χ_⊥ = 1 for small kernels."
     grid = shape.scan
     with np.errstate(divide="ignore", invalid="ignore"):
         C_W = 1.0 / np.sqrt(grid.growth * grid.slope)

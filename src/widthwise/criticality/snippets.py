@@ -29,9 +29,10 @@ class Numbers:
     bias_std: list[float]
     weight_lr: list[float]
     bias_lr: list[float]
+    inputs: int
 
     @classmethod
-    def of(cls, net: MLP, learning_rate: float) -> Numbers:
+    def of(cls, net: MLP, learning_rate: float, inputs: int) -> Numbers:
         fan_in = net.widths[:-1]
         return cls(
             net.widths,
@@ -39,21 +40,25 @@ class Numbers:
             [math.sqrt(C) for C in net.C_b],
             [learning_rate * rate / n for rate, n in zip(net.lambda_W, fan_in, strict=True)],
             [learning_rate * rate for rate in net.lambda_b],
+            inputs,
         )
 
     def lines(self) -> str:
         named = {"widths": list(self.widths), "weight_std": self.weight_std, "bias_std": self.bias_std,
                  "weight_lr": self.weight_lr, "bias_lr": self.bias_lr}  # fmt: skip
-        return "\n".join(_assignment(name, values) for name, values in named.items())
+        return "\n".join([*(_assignment(name, values) for name, values in named.items()), f"inputs = {self.inputs}"])
 
 
-def snippets(net: MLP, learning_rate: float) -> dict[str, str]:
-    """Code by framework: "pytorch", "flax", "equinox". SGD on ½Σ(z−y)² with a step size for each tensor.
+def snippets(net: MLP, learning_rate: float, inputs: int = 1) -> dict[str, str]:
+    """Code by framework: "pytorch", "flax" (nnx), "equinox". SGD with a step size for each tensor.
+
+    The step sizes are for ½Σ(z−y)² summed over `inputs` inputs, which the printed `loss` computes: on a mini-batch it
+    is multiplied by the number of inputs that each of its rows stands for.
 
     >>> print(snippets(MLP([3, 8, 1], "tanh"), 0.1)["pytorch"].splitlines()[0])
     import torch
     """
-    numbers = Numbers.of(net, learning_rate).lines()
+    numbers = Numbers.of(net, learning_rate, inputs).lines()
     made = {}
     for framework, template, known in (
         ("pytorch", _PYTORCH, _TORCH),
@@ -78,7 +83,9 @@ def _activation(net: MLP, framework: str, known: dict[str, str]) -> str:
 
 
 def _assignment(name: str, values: list) -> str:
-    if len(values) > 3 and len(set(values[1:-1])) == 1 and name != "widths":
+    if len(values) > 2 and len(set(values)) == 1:
+        return f"{name} = [{values[0]:.10g}] * {len(values)}"
+    if len(values) > 3 and len(set(values[1:-1])) == 1:
         text = f"[{values[0]:.10g}] + [{values[1]:.10g}] * {len(values) - 2} + [{values[-1]:.10g}]"
         return f"{name} = {text}"
     text = ", ".join(str(v) if isinstance(v, int) else f"{v:.10g}" for v in values)
@@ -114,37 +121,49 @@ for layer, weight, bias in zip(model.layers, weight_lr, bias_lr):
     groups.append({{"params": [layer.weight], "lr": weight}})
     groups.append({{"params": [layer.bias], "lr": bias}})
 optimizer = torch.optim.SGD(groups, lr=1.0)
+
+
+def loss(model, x, y):  # a mini-batch stands for all inputs
+    return 0.5 * inputs / len(x) * ((model(x) - y) ** 2).sum()
 """
 
 _FLAX = """
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
+from flax import nnx
 
 {numbers}
 {activation}
 
 
-class MLP(nn.Module):
-    @nn.compact
+class MLP(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List()
+        for fan_in, fan_out, weight, bias in zip(widths[:-1], widths[1:], weight_std, bias_std):
+            kernel_init, bias_init = nnx.initializers.normal(weight), nnx.initializers.normal(bias)
+            self.layers.append(nnx.Linear(fan_in, fan_out, kernel_init=kernel_init, bias_init=bias_init, rngs=rngs))
+
     def __call__(self, x):
-        for i, (width, weight, bias) in enumerate(zip(widths[1:], weight_std, bias_std)):
-            x = activation(x) if i else x
-            kernel_init, bias_init = nn.initializers.normal(weight), nn.initializers.normal(bias)
-            x = nn.Dense(width, kernel_init=kernel_init, bias_init=bias_init, name=f"layer_{{i}}")(x)
-        return x
+        for layer in self.layers[:-1]:
+            x = activation(layer(x))
+        return self.layers[-1](x)
 
 
-model = MLP()
-params = model.init(jax.random.key(0), jnp.ones((1, widths[0])))
+def labels(params):  # each tensor by its path: layers/0/kernel, layers/0/bias, …
+    name = lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
+    return jax.tree_util.tree_map_with_path(name, params)
+
+
+model = MLP(nnx.Rngs(0))
 rates = {{}}
 for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
-    rates[f"kernel_{{i}}"], rates[f"bias_{{i}}"] = optax.sgd(weight), optax.sgd(bias)
-names = {{f"layer_{{i}}": {{"kernel": f"kernel_{{i}}", "bias": f"bias_{{i}}"}} for i in range(len(weight_lr))}}
-labels = {{"params": names}}
-optimizer = optax.multi_transform(rates, labels)
-state = optimizer.init(params)
+    rates[f"layers/{{i}}/kernel"], rates[f"layers/{{i}}/bias"] = optax.sgd(weight), optax.sgd(bias)
+optimizer = nnx.Optimizer(model, optax.multi_transform(rates, labels), wrt=nnx.Param)
+
+
+def loss(model, x, y):  # a mini-batch stands for all inputs
+    return 0.5 * inputs / len(x) * ((model(x) - y) ** 2).sum()
 """
 
 _EQUINOX = """
@@ -186,4 +205,8 @@ for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
 labels = eqx.tree_at(lambda m: [x for layer in m.layers for x in (layer.weight, layer.bias)], params, names)
 optimizer = optax.multi_transform(rates, lambda _: labels)  # a module is callable itself
 state = optimizer.init(params)
+
+
+def loss(model, x, y):  # a mini-batch stands for all inputs
+    return 0.5 * inputs / len(x) * ((jax.vmap(model)(x) - y) ** 2).sum()
 """

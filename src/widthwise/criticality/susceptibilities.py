@@ -54,14 +54,15 @@ def kernel_map(activation: str | Callable | Activation, K: Any, C_b: float = 0.0
 
 
 def correlation_length(chi: float) -> float:
-    """ξ = −1/ln χ: the depth over which a perturbation falls by e; negative where it grows, infinite at χ = 1.
+    """ξ = −1/ln |χ|: the depth over which a perturbation falls by e; negative where it grows, infinite at χ = ±1.
 
     >>> correlation_length(1.0), round(correlation_length(0.9), 3), round(correlation_length(1.1), 3)
     (inf, 9.491, -10.492)
     """
-    if abs(chi - 1.0) < 1e-12:
+    size = abs(chi)
+    if abs(size - 1.0) < 1e-12:
         return math.inf
-    return -1.0 / math.log(chi) if chi > 0.0 else 0.0
+    return -1.0 / math.log(size) if size > 0.0 else 0.0
 
 
 def non_negative(value: Any, name: str) -> float:
