@@ -1,28 +1,20 @@
 """Engines: results in order from this process, several, and a real Dask cluster; workers and main processes that die."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_jobs import JOBS, NET, X, chunks_in, cluster_from_commands, kill_when_written, started, sums_of
 
 import widthwise as ww
 from widthwise.errors import InvalidInput
 from widthwise.experiments import checkpoints, engine_dask, programme
 from widthwise.experiments.engines import run_chunks
-
-NET = ww.MLP([2, 16, 1], "tanh", C_b=0.1, C_W=1.5)
-X = np.array([[1.0, 0.3]])
-#: 60 chunks of 64, and a piece of another.
-RUN = {"networks": 3900, "seed": 4, "statistics": ["K", "V"]}
 
 
 def square(chunk):
@@ -47,19 +39,19 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(checkpoints, "INTERVAL", 0.0)
 
 
-def sums_of(path):
-    """Everything in a checkpoint, as bytes."""
-    with np.load(path) as file:
-        return {name: file[name].tobytes() for name in file.files}
-
-
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """The run in this process: its Dataset and its partial sums."""
-    path = tmp_path_factory.mktemp("here") / "sums.npz"
+    """Each job in this process: its Dataset and its partial sums."""
+    folder = tmp_path_factory.mktemp("here")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programme, "CHUNK_OPERATIONS", 1)
-        return ww.measure(NET, X, checkpoint=path, **RUN), sums_of(path)
+        return {name: (job(checkpoint=folder / name), sums_of(folder / name)) for name, job in JOBS.items()}
+
+
+def assert_same(found, path, expected):
+    """The same Dataset and the same partial sums, to the last bit."""
+    assert found.identical(expected[0])
+    assert sums_of(path) == expected[1]
 
 
 def test_results_come_in_order_and_ctrl_c_keeps_those_that_are_complete():
@@ -101,107 +93,49 @@ def test_a_real_cluster_of_1_2_and_4_workers_gives_the_sums_of_this_process(here
         for workers in (1, 2, 4):
             cluster.scale(workers)
             client.wait_for_workers(workers, timeout=120)
-            path = tmp_path / f"{workers}.npz"
-            found = ww.measure(NET, X, engine=client, checkpoint=path, **RUN)
-            assert found.identical(here[0])
-            assert sums_of(path) == here[1]
+            for name, job in JOBS.items():
+                path = tmp_path / f"{name}-{workers}.npz"
+                assert_same(job(engine=client, checkpoint=path), path, here[name])
         pids = client.run(os.getpid)
         assert len(set(pids.values())) == 4
-        path = tmp_path / "killed.npz"
-        killer = threading.Thread(target=kill_when_written, args=(path, next(iter(pids.values()))))
-        killer.start()
-        found = ww.measure(NET, X, engine=client, checkpoint=path, **RUN)
-        killer.join()
-        assert found.identical(here[0])
-        assert sums_of(path) == here[1]
-        assert next(iter(pids.values())) not in client.run(os.getpid).values()
-
-
-def kill_when_written(path, pid):
-    while not path.exists():
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
+        for (name, job), pid in zip(JOBS.items(), pids.values(), strict=False):
+            path = tmp_path / f"{name}-killed.npz"
+            killer = threading.Thread(target=kill_when_written, args=(path, pid))
+            killer.start()
+            assert_same(job(engine=client, checkpoint=path), path, here[name])
+            killer.join()
+            assert pid not in client.run(os.getpid).values()
 
 
 def test_scheduler_and_workers_started_as_commands(here, small_chunks, tmp_path):
-    dask, address = Path(sys.executable).with_name("dask"), tmp_path / "scheduler.json"
-    common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    scheduler = subprocess.Popen(
-        [dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", address],
-        **common,
-    )
-    worker = subprocess.Popen(
-        [dask, "worker", "--scheduler-file", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"], **common
-    )
-    try:
-        while not address.exists():
-            assert scheduler.poll() is None
-            time.sleep(0.05)
-        time.sleep(0.2)
-        path = tmp_path / "sums.npz"
-        found = ww.measure(NET, X, engine=json.loads(address.read_text())["address"], checkpoint=path, **RUN)
-        assert found.identical(here[0])
-        assert sums_of(path) == here[1]
-    finally:
-        for process in (worker, scheduler):
-            process.terminate()
-            process.wait(30)
+    with cluster_from_commands(tmp_path) as address:
+        for name, job in JOBS.items():
+            path = tmp_path / f"{name}.npz"
+            assert_same(job(engine=address, checkpoint=path), path, here[name])
 
 
-SCRIPT = """
-import sys, time, warnings
-import numpy as np
-import widthwise as ww
-from widthwise.experiments import checkpoints, programme
-programme.CHUNK_OPERATIONS, checkpoints.INTERVAL = 1, 0.0
-save = checkpoints.Checkpoint.save
-def slowly(*args, **options):
-    save(*args, **options)
-    time.sleep(0.1)
-checkpoints.Checkpoint.save = slowly
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    net = ww.MLP([2, 16, 1], "tanh", C_b=0.1, C_W=1.5)
-    ms = ww.measure(net, [[1.0, 0.3]], 3900, 4, statistics=["K", "V"], checkpoint=sys.argv[1], engine=eval(sys.argv[2]))
-    assert 0 < ms["V_se"].item() < 1
-    print(ms.attrs["interrupted"], ms.attrs["networks"])
-"""
-
-
-def started(tmp_path, engine):
-    """The run above in a process of its own, stopped by nothing yet; some of its sums are on disk."""
-    script, path = tmp_path / "script.py", tmp_path / "sums.npz"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, script, path, engine], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.25)
-    return process, path
-
-
-def test_a_run_killed_by_sigkill_goes_on_to_identical_sums(here, small_chunks, tmp_path):
-    process, path = started(tmp_path, "None")
+@pytest.mark.parametrize("name", JOBS)
+def test_a_run_killed_by_sigkill_goes_on_to_identical_sums(name, here, small_chunks, tmp_path):
+    process, path = started(tmp_path, name, "None")
     process.kill()
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL
-    assert 0 < int(np.load(path)["position"]) < 60
-    assert sums_of(path) != here[1]
-    assert ww.measure(NET, X, checkpoint=path, **RUN).identical(here[0])
-    assert sums_of(path) == here[1]
+    assert 0 < chunks_in(path) < 60
+    assert sums_of(path) != here[name][1]
+    assert_same(JOBS[name](checkpoint=path), path, here[name])
 
 
-def test_ctrl_c_returns_what_is_done_with_error_bars_and_it_can_be_resumed(here, small_chunks, tmp_path):
-    process, path = started(tmp_path, "2")
+@pytest.mark.parametrize(("name", "engine"), [("measure", "2"), ("train", "None")])
+def test_ctrl_c_returns_what_is_done_with_error_bars_and_it_can_be_resumed(name, engine, here, small_chunks, tmp_path):
+    process, path = started(tmp_path, name, engine)
     os.killpg(process.pid, signal.SIGINT)  # a terminal interrupts the workers too
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     interrupted, networks = map(int, out.split())
     assert interrupted == 1
-    assert 64 <= networks < 3900
-    assert ww.measure(NET, X, checkpoint=path, **RUN).identical(here[0])
+    assert 0 < chunks_in(path) < 60
+    assert networks < here[name][0].attrs["networks"]
+    assert_same(JOBS[name](checkpoint=path), path, here[name])
 
 
 @pytest.mark.parametrize("engine", ["procs", 0, -1, 2.5, True, "processes:none", [2]])

@@ -6,6 +6,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from peak_memory import growth
 
 import widthwise as ww
 from widthwise.errors import CheckpointWarning, InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
@@ -48,16 +49,51 @@ def test_a_wrong_term_disagrees_with_the_same_measurement(extrapolated, name, te
     assert result.worst > 4
 
 
+#: All tensors of order 1/n, from `measure` with three widths, so that a remainder of order 1/n³ is left.
+MATRIX = [
+    (activation, depth, inputs)
+    for activation in ("tanh", "gelu", "sin", "softplus")
+    for depth in (2, 3, 4)
+    for inputs in (2, 3)
+]
+#: Terms that every depth has: for each a named tensor without it must disagree with the same measurement.
+WRONG = {2: [("V", "four"), ("S", "four curved")], 3: [("A", "D"), ("T", "F")], 4: [("H1", "D and F"), ("R", "P")]}
+
+
+def disagreements(predicted, measured, limit=4.0):
+    """Variables of order 1/n with an entry further than `limit` standard errors away."""
+    rows = [row for row in ww.compare(predicted, measured) if row.variable not in ("K", "Theta")]
+    print(*(f"{row.variable} {row.worst_pull:+.2f}" for row in rows), sep="  ")
+    return [row.variable for row in rows if abs(row.worst_pull) > limit]
+
+
+def check_all_tensors(activation, depth, inputs, networks, widths):
+    """Within four standard errors at every entry, and not without a term.
+
+    Some 500 entries are looked at, and one in 6000 is beyond four standard errors of 64 blocks by chance. So a tensor
+    that shows one is measured again with other and four times as many networks, and must agree then.
+    """
+    net, where = network(activation, depth, outputs=2), THREE[:inputs]
+    predicted = ww.theory(net, where, order=1, layers="last")
+    found = ww.measure(net, where, networks, seed=2, statistics=STATISTICS[2:], widths=widths)
+    assert set(STATISTICS[2:]) <= set(found)
+    for name, term in WRONG[depth]:
+        assert disagreements(with_wrong_term(net, where, name, term), found[[name, f"{name}_se"]]) == [name]
+    doubtful = disagreements(predicted, found)
+    if doubtful:
+        again = ww.measure(net, where, 4 * networks, seed=3, statistics=doubtful, widths=widths)
+        assert disagreements(predicted, again) == []
+
+
+def test_every_tensor_of_three_inputs_agrees_with_theory_and_a_wrong_term_does_not():
+    """At depth 2, where the coefficients are exact at every width and need no extrapolation."""
+    check_all_tensors("softplus", 2, 3, 1000, None)
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("depth", [2, 3, 4])
-@pytest.mark.parametrize("activation", ["tanh", "gelu", "sin", "softplus"])
-def test_every_tensor_of_deep_networks_agrees_with_theory_and_a_wrong_term_does_not(activation, depth):
-    inputs = THREE if depth < 4 else X
-    net = network(activation, depth, outputs=2)
-    ms = ww.measure(net, inputs, 4000, seed=2, statistics="all", widths=[32, 64, 128])
-    assert ww.compare(ww.theory(net, inputs, order=1, layers="last"), ms).worst < 4.5
-    assert ww.compare(with_wrong_term(net, inputs, "V", "four"), ms).worst > 4.5
-    assert ww.compare(with_wrong_term(net, inputs, "S", "four"), ms).worst > 4.5
+@pytest.mark.parametrize(("activation", "depth", "inputs"), MATRIX)
+def test_every_tensor_of_the_matrix_agrees_with_theory_and_a_wrong_term_does_not(activation, depth, inputs):
+    check_all_tensors(activation, depth, inputs, 4000, [32, 64, 128])
 
 
 def test_every_layer_is_measured_as_the_output_of_the_network_that_ends_there():
@@ -76,7 +112,7 @@ def test_every_layer_is_measured_as_the_output_of_the_network_that_ends_there():
 def test_all_statistics_of_a_kinked_activation_are_those_that_exist():
     ms = ww.measure(network("relu", 2), X, 64, statistics="all")
     assert [name for name in STATISTICS if name in ms] == ["K", "Theta", "G1", "H1", "V", "A", "B", "D", "F"]
-    assert all(f"{name}_se" in ms for name in ms if not name.endswith("_se"))
+    assert all(f"{name}_se" in ms for name in ms if not name.endswith(("_se", "_traces")))
 
 
 def test_results_depend_on_the_batch_by_rounding_only_and_not_on_the_other_statistics():
@@ -121,26 +157,27 @@ def test_extrapolated_errors_are_as_large_as_the_scatter():
     assert abs(np.mean(pulls)) < 4 / np.sqrt(200)
 
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def check_memory(networks):
+    net, statistics = ww.MLP([2, 64, 1], "tanh", C_W=1.5), ["V", "A", "B", "D", "F"]
 
+    def run(count):
+        assert ww.measure(net, [[1.0, 0.3]], count, statistics=statistics).attrs["networks"] == count
 
-def grows_not(networks):
-    net, run = ww.MLP([2, 64, 1], "tanh", C_W=1.5), {"statistics": ["V", "A", "B", "D", "F"]}
-    ww.measure(net, [[1.0, 0.3]], 10_000, **run)
-    before = peak()
-    ms = ww.measure(net, [[1.0, 0.3]], networks, **run)
-    assert ms.attrs["networks"] == networks
-    assert peak() - before < 40  # MiB; the parameters alone are 2 KiB a network
+    run(10_000)
+    grown = growth(lambda: run(networks))
+    print(f"{networks} networks: {grown:.1f} MiB")
+    assert grown < 40  # the parameters alone are 2 KiB a network
 
 
 def test_memory_does_not_grow_with_the_number_of_networks():
-    grows_not(100_000)
+    check_memory(100_000)
+    # negative control: the gauge shows what is kept
+    assert growth(lambda: np.ones((100_000, 257))) > 150
 
 
 @pytest.mark.full
 def test_a_million_networks():
-    grows_not(1_000_000)
+    check_memory(1_000_000)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import subprocess
 import sys
 
@@ -123,7 +124,8 @@ def test_theory_reports_every_tile(monkeypatch):
 
 def test_the_switch_to_64_bits_is_announced_once():
     code = "import widthwise as ww; ww.theory(ww.MLP([1, 2, 1], 'tanh'), [[1.0]]); ww.theory(ww.MLP([1, 2, 1], 'relu'), [[1.0]])"
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "JAX_ENABLE_X64"}
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
     assert shown.stderr.count("64-bit precision") == 1
     quiet = f"import jax; jax.config.update('jax_enable_x64', True); {code}"
     assert subprocess.run([sys.executable, "-c", quiet], check=True, capture_output=True, text=True).stderr == ""

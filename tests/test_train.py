@@ -1,110 +1,18 @@
-"""Trained ensembles: theory to order 1/n, the labelled result, checkpoints, bad input."""
+"""Trained ensembles: the labelled result, checkpoints, bad input."""
 
 import warnings
-from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trained_networks import DATA, TEST, Y_LARGE, Y_ONE, Y_TWO, X, reference_network, start_of
+from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, start_of
 
 import widthwise as ww
 from widthwise.errors import NonFiniteWarning
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.labelled import train
 from widthwise.experiments.training.tangent import outputs
-from widthwise.flow.finite import finite_flow
-from widthwise.inference.clock import Clock
-from widthwise.inference.corrections import TRAINING, at_output
-from widthwise.inference.trained_kernel import mean_kernel_change
-from widthwise.inference.trained_moments import Basis, moments_at_tests
-from widthwise.inference.training_kernel import Spectrum
-from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-
-
-@cache
-def tensors_at_output(net):
-    found = finite_flow(net, X, TRAINING, last_only=True)
-    return at_output(found), found.Theta[-1]
-
-
-def prediction(net, algorithm, y, left_out=()):
-    """mean1, cov1, change1 at the test input, with some tensors set to zero."""
-    tensors, Theta = tensors_at_output(net)
-    tensors = {k: np.zeros_like(v) if k in left_out else v for k, v in tensors.items()}
-    basis, clock = Basis.of(Spectrum.of(Theta[:2, :2]), Theta, tensors, y), Clock.of(algorithm)
-    _, first = moments_at_tests(basis, clock)
-    return {
-        "mean": first.mean,
-        "cov": first.covariance,
-        "change": mean_kernel_change(basis, clock)[:, 2:, :, 2:],
-    }
-
-
-def coefficients(t, p):
-    """n (measured − infinite width) with its standard error."""
-    n, leading = t.attrs["n"], {"mean": p["mean0"], "cov": p["cov0"], "change": 0.0}
-    return {name: (n * (t[name] - zero).values, n * t[name + "_se"].values) for name, zero in leading.items()}
-
-
-def extrapolated(activation, depth, y, algorithm, width, networks):
-    """Coefficients of 1/n from widths n and 2n: 2 c(2n) − c(n), with a remainder of order 1/n²."""
-    found = []
-    for scale in (1, 2):
-        net = reference_network(activation, depth, scale * width, y.shape[1])
-        t = train(net, DATA, y, TEST, networks, algorithm, seed=10 + scale)
-        assert t.attrs["unconverged"] == t.attrs["nonfinite"] == 0
-        found.append(coefficients(t, ww.predict(net, DATA, y, TEST, None)))
-    narrow, wide = found
-    return net, {
-        name: (2 * wide[name][0] - narrow[name][0], np.hypot(2 * wide[name][1], narrow[name][1])) for name in narrow
-    }
-
-
-def worst_pull(measured, predicted):
-    return max(np.abs((value - predicted[name]) / error).max() for name, (value, error) in measured.items())
-
-
-CASES = [
-    ("swish", 2, Y_ONE, GradientDescent(0.918), 48, 16_384, ({"B"}, {"P", "Q"}, {"R", "S", "T", "U"})),
-    ("swish", 2, Y_ONE, GradientFlow(), 48, 2048, ({"P", "Q"}, {"R", "S", "T", "U"})),
-    ("tanh", 3, Y_LARGE, GradientFlow(), 32, 1024, ({"P", "Q"}, {"R", "S", "T", "U"})),
-]
-FULL = [
-    ("swish", 2, Y_ONE, GradientFlow(), 64, 40_000),
-    ("swish", 2, Y_ONE, GradientDescent(0.918), 128, 40_000),
-    ("tanh", 3, Y_TWO, GradientFlow(), 64, 10_000),
-    ("gelu", 3, np.array([[1.5], [0.5]]), GradientFlow(), 64, 10_000),
-    ("gelu", 3, Y_TWO, GradientDescent(0.3), 64, 10_000),
-    ("tanh", 2, Y_TWO, GradientFlow(1.0), 64, 20_000),
-    ("gelu", 2, Y_TWO, NewtonStep(), 64, 20_000),
-    ("swish", 3, Y_TWO, GradientDescent(0.2, 6), 64, 10_000),
-]
-
-
-def case_name(case):
-    return f"{case[0]}-{case[1]}-{case[2].shape[1]}-{case[3]!r}"
-
-
-class TestTheory:
-    """Mean, covariance and change of the kernel, extrapolated, against theory §8; wrong theories must fail."""
-
-    @pytest.mark.parametrize("case", CASES, ids=case_name)
-    def test_agrees_within_four_standard_errors(self, case):
-        activation, depth, y, algorithm, width, networks, wrong = case
-        net, measured = extrapolated(activation, depth, y, algorithm, width, networks)
-        assert worst_pull(measured, prediction(net, algorithm, y)) < 4
-        for left_out in wrong:
-            assert worst_pull(measured, prediction(net, algorithm, y, left_out)) > 5
-
-    @pytest.mark.full
-    @pytest.mark.parametrize("case", FULL, ids=case_name)
-    def test_agrees_with_many_networks(self, case):
-        activation, depth, y, algorithm, width, networks = case
-        net, measured = extrapolated(activation, depth, y, algorithm, width, networks)
-        assert worst_pull(measured, prediction(net, algorithm, y)) < 4
-        for left_out in ({"B"}, {"A"}, {"R", "S", "T", "U"}, {"P", "Q"}):
-            assert worst_pull(measured, prediction(net, algorithm, y, left_out)) > 5
+from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 
 class TestDataset:

@@ -88,3 +88,11 @@ class CheckpointWarning(UserWarning):
 
 class NonFiniteWarning(UserWarning):
     """Networks whose numbers are not finite; they are counted and named, not averaged."""
+
+
+class MissingPackage(WidthwiseError, ImportError):
+    """An optional package that is not installed; the message says how to install it."""
+
+
+class WeightsWarning(UserWarning):
+    """Weights that are no draw of independent zero-mean entries; the message gives the numbers."""

@@ -3,23 +3,55 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from widthwise.comparison.probability import chi_square_probability, effective_entries
+from widthwise.comparison.readings import Measurement, check_measurement, read
+from widthwise.comparison.verdicts import (
+    AGREES,
+    DISAGREES,
+    ONE_WIDTH,
+    TOO_NARROW,
+    TOO_NOISY,
+    VERDICTS,
+    chi_square,
+    pulls,
+    verdict,
+)
 from widthwise.errors import InvalidInput
+
+#: Means, and the coefficient of 1/n that belongs to each (theory §3).
+SHIFTS = {"K": "G1", "Theta": "H1"}
+_HEAD = (
+    "variable", "layer", "entries", "rms pull", "worst pull", "at", "predicted", "measured", "± s.e.",
+    "distinct", "χ²", "independent", "probability", "verdict",
+)  # fmt: skip
+_SENTENCES = {
+    AGREES: "agrees",
+    TOO_NARROW: "n too small: the measurement is off by the remainder that falls with the width, and agrees without it",
+    TOO_NOISY: "disagrees, or n too small: too few networks to say whether the difference falls with the width",
+    ONE_WIDTH: "disagrees, or n too small: a measurement at a second width tells",
+    DISAGREES: "disagrees",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One variable at one layer: how many entries, the root mean square pull, and the worst entry."""
+    """One variable at one layer: how many entries, the root mean square pull, the worst entry, and a verdict.
+
+    `layer` is None for what has no layers, such as a trained network's outputs. `chi2` is Σ pull² over the `distinct`
+    entries, those that are not equal by definition and do scatter; correlated as they are, they are worth
+    `independent` ones. `probability` is that of a larger χ² if the theory is right.
+    """
 
     variable: str
-    layer: int
+    layer: int | None
     entries: int
     rms_pull: float
     worst_pull: float
@@ -27,11 +59,19 @@ class Row:
     predicted: float
     measured: float
     standard_error: float
+    distinct: int
+    chi2: float
+    independent: float
+    probability: float
+    verdict: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of pulls. `print` it for a table; `to_csv` writes it; `worst` is the largest pull of all."""
+    """Rows of pulls. `print` it for a table; `to_csv` writes it; `worst` is the largest pull of all.
+
+    `verdict` is the worst of the rows' verdicts, and `sentence` says which rows have which.
+    """
 
     rows: tuple[Row, ...]
 
@@ -39,18 +79,31 @@ class Comparison:
     def worst(self) -> float:
         return max((abs(row.worst_pull) for row in self.rows), default=0.0)
 
+    @property
+    def verdict(self) -> str:
+        return max((row.verdict for row in self.rows), key=VERDICTS.index, default=AGREES)
+
+    @property
+    def sentence(self) -> str:
+        if all(row.verdict == AGREES for row in self.rows):
+            return "Theory and measurement agree."
+        found = []
+        for kind in reversed(VERDICTS):
+            names = [_place(row) for row in self.rows if row.verdict == kind]
+            if names:
+                found.append(f"{', '.join(names)}: {_SENTENCES[kind]}.")
+        return " ".join(found)
+
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        head = ("variable", "layer", "entries", "rms pull", "worst pull", "at", "predicted", "measured", "± s.e.")
-        body = [
-            tuple(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in astuple(row)) for row in self.rows
+        body = [tuple(_cell(cell) for cell in astuple(row)) for row in self.rows]
+        widths = [max(len(line[i]) for line in (_HEAD, *body)) for i in range(len(_HEAD))]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (_HEAD, *body)
         ]
-        widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (head, *body)
-        )
+        return "\n".join([*lines, self.sentence])
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""
@@ -61,46 +114,70 @@ class Comparison:
         return Path(path)
 
 
-def compare(theory: xr.Dataset, measurement: xr.Dataset) -> Comparison:
-    """Pulls of every variable that both Datasets hold, at every layer they share.
+def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Comparison:
+    """Pulls of every variable that both hold, at every layer they share: `theory` against `measure`, or `predict`
+    against `train`; with a χ², its probability and a verdict for each.
+
+    Networks of width n have K + G1/n and Theta + H1/n: these are compared where the theory holds G1 and H1 and the
+    measurement is one at finite width, otherwise K and Theta themselves. All else is compared as it stands, and
+    differs by a remainder of relative order 1/n. Verdicts:
+
+    - "agrees": the probability is at least `level`;
+    - "n too small": the measurement at its largest width is off, and the difference falls with the width: extrapolated
+      to infinite width it agrees, or is off by no more than the next remainder may be;
+    - "disagrees": extrapolated to infinite width it is off by more;
+    - "disagrees or n too small: …": with one width, or with too few networks, nobody can say which.
+
+    Parameters
+    ----------
+    theory : Dataset of `theory` or `predict`.
+    measurement : Dataset of `measure` or `train`, or two of them: one network with its hidden widths in proportion, at
+        two widths and with two seeds. A `measure(…, widths=…)` is extrapolated already. Two are extrapolated here, by
+        a straight line in 1/n.
+    level : probability below which a row does not agree.
+
+    Returns
+    -------
+    Comparison. Rows show what is extrapolated where there are several widths.
 
     >>> import widthwise as ww
     >>> net, X = ww.MLP([2, 256, 1], "tanh", C_W=1.5), [[1.0, 0.5], [-0.3, 0.8]]
     >>> result = ww.compare(ww.theory(net, X, order=0), ww.measure(net, X, networks=100, seed=3))
-    >>> [row.variable for row in result], result.worst < 4
-    (['K', 'Theta'], True)
+    >>> [row.variable for row in result], result.worst < 4, result.verdict
+    (['K', 'Theta'], True, 'agrees')
     """
-    for name, dataset in (("theory", theory), ("measurement", measurement)):
-        if not isinstance(dataset, xr.Dataset):
-            raise InvalidInput(name, type(dataset).__name__, "a Dataset made by widthwise")
-    shared = [str(v) for v in theory.data_vars if v in measurement and f"{v}_se" in measurement]
+    if not isinstance(theory, xr.Dataset):
+        raise InvalidInput("theory", type(theory).__name__, "a Dataset made by widthwise")
+    if not 0.0 < level < 1.0:
+        raise InvalidInput("level", repr(level), "a probability between 0 and 1, such as 0.001")
+    checked = check_measurement(measurement)
+    datasets = checked if isinstance(checked, tuple) else (checked,)
+    shared = [str(v) for v in theory.data_vars if all(v in one and f"{v}_se" in one for one in datasets)]
     if not shared:
         raise InvalidInput(
-            "measurement", f"variables {list(measurement.data_vars)}", "some variable of the theory, with _se"
+            "measurement", f"variables {list(datasets[-1].data_vars)}", "some variable of the theory, with _se"
         )
     rows = []
     for name in shared:
-        for layer in measurement["layer"].values:
-            if layer in theory["layer"].values:
-                rows.append(_row(name, int(layer), theory, measurement))
+        if "layer" not in datasets[-1][name].dims:
+            rows.append(_row(name, None, theory, checked, level))
+            continue
+        for layer in datasets[-1]["layer"].values:
+            if all(layer in one["layer"].values for one in (theory, *datasets)):
+                rows.append(_row(name, int(layer), theory, checked, level))
     return Comparison(tuple(rows))
 
 
-def _row(name: str, layer: int, theory: xr.Dataset, measurement: xr.Dataset) -> Row:
-    predicted = theory[name].sel(layer=layer).values
-    measured = measurement[name].sel(layer=layer).values
-    error = measurement[name + "_se"].sel(layer=layer).values
-    if predicted.shape != measured.shape:
-        raise InvalidInput(
-            "measurement", f"{name} of shape {measured.shape}", f"shape {predicted.shape} as in the theory"
-        )
-    difference = measured - predicted
-    # without scatter an entry is exact: it agrees or it does not, to rounding of the tensor's size
-    exact = np.where(
-        np.abs(difference) <= 1e-9 * np.abs(predicted).max(initial=0.0), 0.0, np.copysign(math.inf, difference)
-    )
-    pull = np.where(error > 0.0, difference / np.where(error > 0.0, error, 1.0), exact)
+def _row(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurement, level: float) -> Row:
+    found = read(measurement, name, layer)
+    value, error, n = found.reading
+    predicted = predicted_at(theory, name, layer, n)
+    if predicted.shape != value.shape:
+        raise InvalidInput("measurement", f"{name} of shape {value.shape}", f"shape {predicted.shape} as in the theory")
+    pull = pulls(predicted, found.reading)
     worst = np.unravel_index(np.argmax(np.abs(pull)), pull.shape)
+    chi2, distinct = chi_square(name, pull, error)
+    at_width = None if found.widest is None else predicted_at(theory, name, layer, found.widest.n)
     return Row(
         name,
         layer,
@@ -109,6 +186,29 @@ def _row(name: str, layer: int, theory: xr.Dataset, measurement: xr.Dataset) -> 
         float(pull[worst]),
         ",".join(map(str, worst)),
         float(predicted[worst]),
-        float(measured[worst]),
+        float(value[worst]),
         float(error[worst]),
+        distinct,
+        chi2,
+        effective_entries(found.traces)[0] if distinct else 0.0,
+        chi_square_probability(chi2, distinct, found.traces, found.freedom),
+        verdict(name, predicted, at_width, found, level),
     )
+
+
+def predicted_at(theory: xr.Dataset, name: str, layer: int | None, n: float | None) -> np.ndarray:
+    """The theory's variable, means at width n where that is known."""
+    at = {} if layer is None else {"layer": layer}
+    value = theory[name].sel(at).values
+    shift = SHIFTS.get(name)
+    if shift not in theory or n is None:
+        return value
+    return value + theory[shift].sel(at).values / n
+
+
+def _cell(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else "-" if cell is None else str(cell)
+
+
+def _place(row: Row) -> str:
+    return row.variable if row.layer is None else f"{row.variable} (layer {row.layer})"

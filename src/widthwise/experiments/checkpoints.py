@@ -97,7 +97,9 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike, programme: Programme):
         self.programme = programme
-        self.file = SavedRun(path, fingerprint(programme), frozenset({"seed", "statistics", "batch", "chunk size"}))
+        self.file = SavedRun(
+            path, fingerprint(programme), frozenset({"initialisation", "seed", "statistics", "batch", "chunk size"})
+        )
 
     def load(self) -> tuple[int, list[Sums]] | None:
         """(position, sums of every part), or None where there is no file yet."""
@@ -135,6 +137,7 @@ def fingerprint(programme: Programme) -> dict[str, Any]:
         "networks' specification": [part.net.to_json() for part in parts],
         "activation": activation_digest(parts[0].net),
         "inputs": digest(programme.X),
+        "initialisation": [list(part.initialisation) for part in parts],
         "seed": [part.seed for part in parts],
         "statistics": [[*part.kernels, *part.tensors] for part in parts],
         "batch": programme.batch,

@@ -1,8 +1,9 @@
 """From one network to unbiased one-network estimates of every tensor of theory §3.
 
-The last layer is averaged over exactly or nearly so: its rows are independent of the layers below, and every estimate
-holds each row at most twice, so that only E[W_ij W_ij'] = δ (C_W/n) enters. Rows that meet an output z_d become
-(C_W/n) σ_d; the others become probes ±√(C_W/n), whose squares do not scatter. With outputs i ≠ k the neuron
+The last layer is averaged over exactly or nearly so: its rows are taken to be independent of each other and of the
+layers below, and every estimate holds each row at most twice, so that only E[W_ij W_ij'] = δ (C_W/n) enters: the
+distribution of its entries does not matter. The hidden layers are those of the network. Rows that meet an output z_d
+become (C_W/n) σ_d; the others become probes ±√(C_W/n), whose squares do not scatter. With outputs i ≠ k the neuron
 structure of theory §3 then leaves one tensor each:
     B_acbd = n E[Ĥ_ik;ab Ĥ_ik;cd]      F_acbd = n E[z_ia z_kb Ĥ_ik;cd]
     P_abcd = n E[dĤ_ikk;abc z_id]      Q_abcd = n E[dĤ_iik;abc z_kd]
@@ -100,7 +101,7 @@ def observe_tensors(
     X : jax array (inputs, features).
     ref : K and Θ of infinite width on X, from `reference`.
     signs : the signs of probes for the last layer, from `probe_signs`.
-    gaussian : False for other independent initialisations, at the price of more noise in G1, H1, V, D, A.
+    gaussian : False where hidden layers have other initialisations, at the price of more noise in G1, H1, V, D, A.
 
     >>> import numpy as np
     >>> from widthwise.experiments.reference import reference
@@ -111,16 +112,14 @@ def observe_tensors(
     {'F': (1, 1, 1, 1), 'G1': (1, 1), 'V': (1, 1, 1, 1)}
     """
     kernel_names = {"G1", "H1", *PRODUCTS}
-    tensors, controls = {}, jnp.zeros(0)
+    tensors = {}
     if set(names) - kernel_names:
         found = jax.vmap(partial(_with_probes, net, layers, X, names))(signs)
         tensors = jax.tree.map(lambda value: value.mean(axis=0), found)
-    if gaussian or kernel_names & set(names):
-        tangent = bool(set(names) - {"G1", "V"})
-        moments = fluctuations(net, layers, X, ref, tangent=tangent, controlled=gaussian)
-        tensors |= _kernel_tensors(net.n, len(X), moments, names)
-        controls = moments.controls
-    return Observation(tensors, controls)
+    tangent = bool(set(names) - {"G1", "V"} if gaussian else {"H1", "D", "A"} & set(names))
+    moments = fluctuations(net, layers, X, ref, tangent=tangent, controlled=gaussian)
+    tensors |= _kernel_tensors(net.n, len(X), moments, names)
+    return Observation(tensors, moments.controls)
 
 
 def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: Reference, *, probes: int = 1):
@@ -140,21 +139,25 @@ def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: 
     return observe_drawn(net, names, layers, signs, jnp.asarray(X), ref)
 
 
-def draw_batch(net: MLP, probes: int, seed: int, indices):
+def draw_batch(net: MLP, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
     """Parameters and signs of probes of the networks `indices` of a seed, along a first axis."""
-    return _draw(net.replace(activation="linear"), probes, seed, jnp.asarray(indices))
+    return _draw(net.replace(activation="linear"), probes, initialisation, seed, jnp.asarray(indices))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _draw(net: MLP, probes: int, seed, indices):
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _draw(net: MLP, probes: int, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
-    return jax.vmap(lambda key: (sample_parameters(net, key), probe_signs(net, key, probes)))(keys)
+    return jax.vmap(lambda key: (sample_parameters(net, key, initialisation), probe_signs(net, key, probes)))(keys)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def observe_drawn(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference):
+@partial(jax.jit, static_argnums=(0, 1), static_argnames="gaussian")
+def observe_drawn(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference, *, gaussian: bool = True):
     """`observe_tensors` of networks drawn by `draw_batch`."""
-    return jax.vmap(lambda some, probes: observe_tensors(net, some, X, names, ref, probes))(layers, signs)
+
+    def one(some, probes):
+        return observe_tensors(net, some, X, names, ref, probes, gaussian=gaussian)
+
+    return jax.vmap(one)(layers, signs)
 
 
 def connected(means: Mapping[str, Any], n: int) -> dict[str, Any]:

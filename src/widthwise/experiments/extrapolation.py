@@ -21,12 +21,14 @@ SIGNIFICANT = 4.0
 class Extrapolated(NamedTuple):
     """The value at infinite width, the coefficient c of the remainder c/n, and the order p of the remainder ∝ n^−p.
 
-    `order` is NaN where it is not determined: with two widths, or if the remainder drowns in noise.
+    `order` is NaN where it is not determined: with two widths, or if the remainder drowns in noise. The value is
+    the sum of those at the widths times `coefficients`.
     """
 
     value: Estimate
     slope: Estimate
     order: Estimate
+    coefficients: np.ndarray
 
 
 def extrapolate(widths: Sequence[int], replicates: Sequence[np.ndarray]) -> Extrapolated:
@@ -51,7 +53,7 @@ def extrapolate(widths: Sequence[int], replicates: Sequence[np.ndarray]) -> Extr
     order = Estimate(np.array(np.nan), np.array(np.nan))
     if len(n) > 2 and np.any(np.abs(trend.value) > SIGNIFICANT * trend.error):
         order = _order(n, weights, replicates)
-    return Extrapolated(value, slope, order)
+    return Extrapolated(value, slope, order, fit[0])
 
 
 def _weights(measured: Sequence[Estimate]) -> np.ndarray:

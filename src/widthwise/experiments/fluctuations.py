@@ -35,7 +35,8 @@ PARALLEL = 1e-9
 class Moments(NamedTuple):
     """One network's unbiased estimates of E[δ] and E[δδᵀ], over the pairs of Ĝ and after them those of Ω̂.
 
-    `controls` collects δ − m of layers 2..L: numbers that follow the network's luck and whose mean is exactly zero.
+    `controls` are numbers that follow the network's luck and whose mean is exactly zero: δ − m of layers 2..L, or where
+    weights are not Gaussian, what `_kernel_luck` says.
     """
 
     mean: Any
@@ -49,7 +50,7 @@ def fluctuations(
     """One network's estimates of E[δ] and E[δδᵀ] at the output layer. Its last weights are not used.
 
     `tangent=False` leaves Ω̂ out, and its matrix products. `controlled=False` gives δ and δδᵀ themselves, right for
-    any independent initialisation; the subtractions need Gaussian weights.
+    every initialisation; the subtractions need hidden layers with Gaussian weights.
 
     >>> from widthwise.experiments.reference import reference
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
@@ -74,8 +75,22 @@ def fluctuations(
         delta = step.constant + step.x.mean(axis=1) - step.then
         controls.append(delta - mean)
     if not controlled:
-        return Moments(delta, jnp.outer(delta, delta), jnp.zeros(0))
+        return Moments(delta, jnp.outer(delta, delta), _kernel_luck(net, incoming, preactivations))
     return Moments(mean, square, jnp.concatenate(controls) if controls else jnp.zeros(0))
+
+
+def _kernel_luck(net: MLP, incoming, preactivations):
+    """(1/n) Σ_j h_ja h_jb − Ĝ_ab at every hidden layer: of mean zero given the layers below, as E[h_ja h_jb] = Ĝ_ab for
+    all weights of variance C_W/fan_in that are uncorrelated within a row."""
+    a, b = pairs(len(incoming[0]))
+    found = []
+    for layer in range(net.depth - 1):
+        s, h = incoming[layer], preactivations[layer]
+        expected = (net.C_b[layer] + net.C_W[layer] / net.widths[layer] * (s @ s.T))[a, b]
+        luck = jnp.mean(h[a] * h[b], axis=1) - expected
+        # orthogonal columns leave rounding alone, whose mean is not zero
+        found.append(jnp.where(jnp.abs(luck) > 1e-12 * jnp.abs(expected).max(), luck, 0.0))
+    return jnp.concatenate(found) if found else jnp.zeros(0)
 
 
 class _HiddenTangent(NamedTuple):

@@ -16,10 +16,10 @@ from widthwise.errors import InvalidInput, NonFiniteWarning, NotDifferentiable, 
 from widthwise.experiments.checkpoints import Checkpoint
 from widthwise.experiments.engines import run_chunks
 from widthwise.experiments.estimators import ORDERS, check_names
-from widthwise.experiments.extrapolation import extrapolate
+from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.programme import KERNELS, Part, Programme, Sums
 from widthwise.experiments.reference import reference
-from widthwise.experiments.tally import Estimate, jackknife
+from widthwise.experiments.tables import cancelled_sizes, extrapolated_variables, variables_at_one_width
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.network.validation import check_integer
@@ -28,8 +28,6 @@ from widthwise.results.labels import label, layer_coordinate
 
 #: Every statistic, in the order in which a Dataset shows them.
 STATISTICS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
-#: Scatter below this fraction of a tensor's size is rounding.
-ROUNDING = 1e-12
 
 
 def measure(
@@ -41,6 +39,7 @@ def measure(
     statistics: str | Sequence[str] | None = None,
     layers: str = "last",
     widths: Sequence[int] | None = None,
+    initialisation: str | Sequence[str] = "gaussian",
     engine: Any = None,
     checkpoint: str | os.PathLike | None = None,
     batch: int | None = None,
@@ -62,7 +61,12 @@ def measure(
     layers : "last", or "all": each layer as the output of the network that ends there.
     widths : last hidden widths, the other hidden widths in proportion, from which every statistic is extrapolated to
         infinite width: its remainder c/n as NAME_slope, and from three widths on the fitted order of the remainder
-        as NAME_order, NaN where noise hides it. Two widths: linear in 1/n; more: quadratic.
+        as NAME_order, NaN where noise hides it. Two widths: linear in 1/n; more: quadratic. NAME_by_width holds what
+        was measured at each width.
+    initialisation : "gaussian", "uniform", "truncated_normal", "orthogonal" or "sparse", or a sequence with one name
+        per weight layer; all have the variances C_W/fan_in and C_b. Theory is about "gaussian". Statistics are those
+        of theory §3 for hidden layers so drawn and an output layer whose rows are independent of each other: of that
+        layer only the variances matter.
     engine : None for this process, a number of processes, the address of a Dask scheduler, or a `distributed.Client`.
         The result is the same to the last bit from any number of workers.
     checkpoint : a file for the partial sums. If it exists, the run goes on from there.
@@ -70,8 +74,9 @@ def measure(
 
     Returns
     -------
-    Dataset with NAME and NAME_se on (layer, a, b) or (layer, a, b, c, d). Ctrl-C returns what is done so far, with the
-    attribute `interrupted`.
+    Dataset with NAME and NAME_se on (layer, a, b) or (layer, a, b, c, d), and NAME_traces: tr R, tr R², tr R³ of the
+    correlation matrix R of the errors of the tensor's distinct entries, which `compare` needs for probabilities.
+    Ctrl-C returns what is done so far, with the attribute `interrupted`.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([2, 64, 1], "relu", C_W=2.0)
@@ -84,14 +89,18 @@ def measure(
     X = check_inputs(X, net.widths[0])
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     batch = None if batch is None else check_integer("batch", batch, 1)
-    names = _names(net, statistics)
+    names, drawn = _names(net, statistics), check_initialisation(net, initialisation)
     if layers not in ("last", "all"):
         raise InvalidInput("layers", repr(layers), "'last' or 'all'")
     kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
     sizes = _check_widths(net, widths)
     parts = [
         _part(
-            _scaled(net, width).up_to(layer, net.widths[-1]), X, names, seed if widths is None else _seed(seed, width)
+            _scaled(net, width).up_to(layer, net.widths[-1]),
+            X,
+            names,
+            seed if widths is None else _seed(seed, width),
+            drawn[:layer],
         )
         for width in sizes
         for layer in kept
@@ -100,13 +109,16 @@ def measure(
     programme = Programme.of(tuple(parts), X, batch)
     sums, interrupted = _run(programme, networks, engine, checkpoint, progress)
     attrs = _report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
+    attrs |= {"blocks": min(part.blocks for part in sums), "initialisation": described(drawn)}
     by_width = [sums[start : start + len(kept)] for start in range(0, len(sums), len(kept))]
+    scales, coords = [cancelled_sizes(part) for part in parts[-len(kept) :]], layer_coordinate(kept)
     if widths is None:
-        variables = _variables(names, by_width[0], len(X))
+        variables = variables_at_one_width(names, by_width[0], len(X), scales)
     else:
-        variables = _extrapolated(names, sizes, by_width, len(X))
+        variables = extrapolated_variables(names, sizes, by_width, len(X), scales)
+        coords = coords.assign(width=sizes)
         attrs |= {"widths": sizes, "seeds": [_seed(seed, width) for width in sizes]}
-    return label(variables, net, layer_coordinate(kept), kind="measure", interrupted=int(interrupted), **attrs)
+    return label(variables, net, coords, kind="measure", interrupted=int(interrupted), **attrs)
 
 
 def _run(programme: Programme, networks: int, engine: Any, path: Any, progress: bool | None) -> tuple[list[Sums], bool]:
@@ -148,51 +160,6 @@ def _run(programme: Programme, networks: int, engine: Any, path: Any, progress: 
     return state[1], interrupted
 
 
-def _variables(names: Sequence[str], sums: Sequence[Sums], inputs: int) -> dict[str, Any]:
-    found = [{name: jackknife(values) for name, values in part.replicates().items()} for part in sums]
-    variables = {}
-    for name in names:
-        layers = [estimates.get(name) or _nothing(name, inputs) for estimates in found]
-        variables |= _pair(name, [_without_rounding(layer) for layer in layers], _dims(name))
-    return variables
-
-
-def _extrapolated(names: Sequence[str], widths: list[int], by_width: list[list[Sums]], inputs: int) -> dict[str, Any]:
-    found = [[part.replicates() for part in sums] for sums in by_width]
-    variables = {}
-    for name in names:
-        nothing = np.stack([_nothing(name, inputs).value] * 3)
-        by_layer = [[part.get(name, nothing) for part in parts] for parts in zip(*found, strict=True)]
-        fits = [extrapolate(widths, replicates) for replicates in by_layer]
-        variables |= _pair(name, [_without_rounding(fit.value) for fit in fits], _dims(name))
-        variables |= _pair(name + "_slope", [fit.slope for fit in fits], _dims(name))
-        variables |= _pair(name + "_order", [fit.order for fit in fits], ("layer",))
-    return variables
-
-
-def _pair(name: str, layers: list[Estimate], dims: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        name: (dims, np.stack([layer.value for layer in layers])),
-        name + "_se": (dims, np.stack([layer.error for layer in layers])),
-    }
-
-
-def _dims(name: str) -> tuple[str, ...]:
-    return ("layer", "a", "b") if name in (*KERNELS, "G1", "H1") else ("layer", "a", "b", "c", "d")
-
-
-def _nothing(name: str, inputs: int) -> Estimate:
-    """Nothing fluctuates before the first hidden layer (theory §3)."""
-    zeros = np.zeros((inputs,) * (len(_dims(name)) - 1))
-    return Estimate(zeros, zeros)
-
-
-def _without_rounding(estimate: Estimate) -> Estimate:
-    """Scatter that is only rounding is none."""
-    least = ROUNDING * np.abs(estimate.value).max()
-    return Estimate(estimate.value, np.where(estimate.error > least, estimate.error, 0.0))
-
-
 def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
     """Attributes about networks that are not finite, and a warning where there are any."""
     broken = sum(part.broken for part in sums)
@@ -211,7 +178,8 @@ def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
     warnings.warn(
         f"measure: {broken} networks have numbers that are not finite and are left out, which biases what is left; "
         f"the first of {part.net} have indices {where} of seed {part.seed}. One of them again: "
-        f"widthwise.experiments.sampler.sample_parameters(net, network_key({part.seed}, {where[0]}))",
+        f"widthwise.experiments.sampler.sample_parameters(net, network_key({part.seed}, {where[0]}), "
+        f"{part.initialisation})",
         NonFiniteWarning,
         stacklevel=3,
     )
@@ -248,11 +216,12 @@ def _exists(net: MLP, name: str) -> bool:
     return True
 
 
-def _part(net: MLP, X: np.ndarray, names: Sequence[str], seed: int) -> Part:
+def _part(net: MLP, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
     tensors = check_names(net.activation, [name for name in names if name in ORDERS]) if net.depth > 1 else ()
     # something to count networks by where no tensor fluctuates
-    return Part(net, seed, kernels if kernels or tensors else ("K",), tensors, reference(net, X) if tensors else None)
+    counted = kernels if kernels or tensors else ("K",)
+    return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, initialisation)
 
 
 def _scaled(net: MLP, width: int) -> MLP:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.estimators import ORDERS, draw_batch, observe_drawn
+from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import conditional_kernel, forward, tangent_kernel
 from widthwise.experiments.tally import Tally
@@ -42,7 +43,8 @@ class Chunk(NamedTuple):
 class Part:
     """One kind of network, measured at its output layer.
 
-    `tensors` are names from `check_names`; `reference` is K and Θ of infinite width, which they need.
+    `tensors` are names from `check_names`; `reference` is K and Θ of infinite width, which they need;
+    `initialisation` has one name per weight layer.
     """
 
     net: MLP
@@ -50,6 +52,7 @@ class Part:
     kernels: tuple[str, ...]
     tensors: tuple[str, ...]
     reference: Reference | None
+    initialisation: tuple[str, ...]
 
     def cost(self, inputs: int) -> tuple[float, float]:
         """Numbers held for one network, and operations spent on it; to within a few times."""
@@ -65,6 +68,8 @@ class Part:
         if order >= 2:
             held += 30 * neurons * inputs**3
             spent += 16 * parameters * inputs**3
+        layers = zip(net.widths[:-1], net.widths[1:], self.initialisation, strict=True)
+        spent += sum(8 * a * b * min(a, b) for a, b, name in layers if name == "orthogonal")
         return held, spent * (1 if order < 3 else inputs)
 
 
@@ -114,13 +119,16 @@ def _first(values: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
     """Kernels, tensors and controls of networks, as numpy arrays with the networks first."""
-    layers, signs = draw_batch(part.net, 1, part.seed, indices)
+    layers, signs = draw_batch(part.net, 1, part.seed, indices, part.initialisation)
     inputs = jnp.asarray(X)
     kernels = observe_kernels(part.net, part.kernels, layers, inputs) if part.kernels else {}
     tensors, controls = {}, np.zeros((len(indices), 0))
     if part.tensors:
         assert part.reference is not None
-        tensors, controls = observe_drawn(part.net, part.tensors, layers, signs, inputs, part.reference)
+        gaussian = is_gaussian(part.initialisation)
+        tensors, controls = observe_drawn(
+            part.net, part.tensors, layers, signs, inputs, part.reference, gaussian=gaussian
+        )
     as_numpy = partial(jax.tree.map, np.asarray)
     return as_numpy(kernels), as_numpy(tensors), np.asarray(controls)
 
@@ -159,6 +167,11 @@ class Sums:
     @property
     def networks(self) -> int:
         return max(self.kernels.networks, self.tensors.networks)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold networks."""
+        return int(max(np.sum(tally.counts > 0) for tally in (self.kernels, self.tensors)))
 
     def add(self, indices: np.ndarray, kernels: dict, tensors: dict, controls: np.ndarray) -> None:
         """Take in the networks `indices`, all values with the networks first."""

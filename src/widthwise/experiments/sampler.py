@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from widthwise.experiments.initialisations import INITIALISATIONS
 from widthwise.network import MLP
 
 
@@ -23,13 +24,20 @@ def network_key(seed, index):
     return jax.random.fold_in(jax.random.key(seed), index)
 
 
-def sample_parameters(net: MLP, key) -> list[Layer]:
-    """Gaussian weights and biases with the variances of theory §1."""
+def sample_parameters(net: MLP, key, initialisation: tuple[str, ...] | None = None) -> list[Layer]:
+    """Weights and biases with the variances of theory §1; `initialisation` names the distribution of each weight layer.
+
+    >>> layers = sample_parameters(MLP([2, 8, 1], "tanh"), network_key(0, 0), ("sparse", "gaussian"))
+    >>> [int(row) for row in (layers[0].W != 0).sum(axis=1)]
+    [1, 1, 1, 1, 1, 1, 1, 1]
+    """
     layers = []
-    for fan_in, fan_out, C_b, C_W in zip(net.widths[:-1], net.widths[1:], net.C_b, net.C_W, strict=True):
+    names = initialisation or ("gaussian",) * net.depth
+    for fan_in, fan_out, C_b, C_W, name in zip(net.widths[:-1], net.widths[1:], net.C_b, net.C_W, names, strict=True):
         key, for_weights, for_biases = jax.random.split(key, 3)
-        W = jnp.sqrt(C_W / fan_in) * jax.random.normal(for_weights, (fan_out, fan_in))
-        layers.append(Layer(W, jnp.sqrt(C_b) * jax.random.normal(for_biases, (fan_out,))))
+        draw = INITIALISATIONS[name]
+        W = jnp.sqrt(C_W / fan_in) * draw.weights(for_weights, (fan_out, fan_in))
+        layers.append(Layer(W, jnp.sqrt(C_b) * draw.biases(for_biases, (fan_out,))))
     return layers
 
 
@@ -66,13 +74,3 @@ def tangent_kernel(net: MLP, layers: list[Layer], incoming, preactivations):
         if depth:
             signal = (signal @ layers[depth].W) * slope(preactivations[depth - 1])
     return total
-
-
-def observe(net: MLP, seed, index, X) -> dict[str, jax.Array]:
-    """One network's estimates of K and Θ at the output layer."""
-    layers = sample_parameters(net, network_key(seed, index))
-    incoming, preactivations = forward(net, layers, X)
-    return {
-        "K": conditional_kernel(net, incoming),
-        "Theta": tangent_kernel(net, layers, incoming, preactivations),
-    }

@@ -69,11 +69,11 @@ class Tally:
         blocks = np.asarray(indices) % self.blocks
         np.add.at(self.counts, blocks, 1.0)
         np.add.at(self.control_sums, blocks, controls)
-        self.control_squares += _contract(controls, controls)
+        self.control_squares += contract(controls, controls)
         for name, value in tensors.items():
             flat = np.reshape(value, (len(controls), self.products[name].shape[1]))
             np.add.at(self.sums[name].reshape(self.blocks, -1), blocks, flat)
-            self.products[name] += _contract(controls, flat)
+            self.products[name] += contract(controls, flat)
 
     def _allocate(self, tensors: Mapping[str, Any], controls: np.ndarray) -> None:
         count = controls.shape[1]
@@ -110,29 +110,35 @@ class Tally:
         used = self.counts > 0
         if used.sum() < 2:
             raise InvalidInput("networks", str(self.networks), "at least 2", "Errors come from their scatter.")
-        counts = _leaving_one_out(self.counts[used])
-        luck = _leaving_one_out(self.control_sums[used]) / counts[:, None]
-        inverse, inflation = self._regression()
+        counts = leaving_one_out(self.counts[used])
+        luck = leaving_one_out(self.control_sums[used]) / counts[:, None]
+        inverse, inflation = regression(self.networks, self.control_sums.sum(axis=0), self.control_squares)
         means = {}
         for name, blocks in self.sums.items():
-            sums = _leaving_one_out(blocks[used])
+            sums = leaving_one_out(blocks[used])
             mean = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
             covariance = self.products[name] - np.outer(self.control_sums.sum(axis=0), mean[0])
             mean = mean - (luck @ (inverse @ covariance)).reshape(mean.shape)
             means[name] = mean[0] + inflation * (mean - mean[0])
         return connected(means, self.n)
 
-    def _regression(self) -> tuple[np.ndarray, float]:
-        """The inverse covariance of the controls (times the networks), and what fitting them adds to errors."""
-        M, total = self.networks, self.control_sums.sum(axis=0)
-        if NETWORKS_PER_CONTROL * len(total) > M:
-            return np.zeros_like(self.control_squares), 1.0
-        covariance = self.control_squares - np.outer(total, total) / M
-        scale = np.sqrt(np.diag(covariance))
-        scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
-        unit = covariance * np.outer(scale, scale)
-        inverse = np.linalg.pinv(unit, rcond=1e-8, hermitian=True) * np.outer(scale, scale)
-        return inverse, float(np.sqrt((M - 1) / (M - 1 - len(total))))
+
+def regression(networks: float, sums: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, float]:
+    """The inverse covariance of controls over the number of networks, and what fitting them adds to errors.
+
+    `sums` (controls,) and `squares` (controls, controls) are the sums over networks of the controls and their products.
+    Without enough networks for the fit, the inverse is zero.
+
+    >>> regression(100.0, np.array([0.0]), np.array([[50.0]]))[0]
+    array([[0.02]])
+    """
+    if NETWORKS_PER_CONTROL * len(sums) > networks:
+        return np.zeros_like(squares), 1.0
+    covariance = squares - np.outer(sums, sums) / networks
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
+    inverse = np.linalg.pinv(covariance * np.outer(scale, scale), rcond=1e-8, hermitian=True)
+    return inverse * np.outer(scale, scale), float(np.sqrt((networks - 1) / (networks - 1 - len(sums))))
 
 
 def jackknife(replicates: np.ndarray) -> Estimate:
@@ -150,12 +156,12 @@ def jackknife(replicates: np.ndarray) -> Estimate:
     return Estimate(replicates[0], np.sqrt((len(left_out) - 1) / len(left_out) * square))
 
 
-def _contract(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def contract(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """leftᵀ right, added up row by row: the last bits of a library's matrix product depend on its number of threads."""
     return np.einsum("xi,xj->ij", left, right)
 
 
-def _leaving_one_out(blocks: np.ndarray) -> np.ndarray:
+def leaving_one_out(blocks: np.ndarray) -> np.ndarray:
     """The sum of all blocks, then of all but one each."""
     total = blocks.sum(axis=0)
     return np.concatenate([total[None], total - blocks])

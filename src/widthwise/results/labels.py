@@ -49,12 +49,15 @@ MEANING = {
     "kernel": "mean neural tangent kernel after training",
     "kernel0": "neural tangent kernel at infinite width (theory §2)",
     "initial1": "coefficient of 1/n in the mean neural tangent kernel at initialisation (theory §3)",
+    "mean_difference": "mean less that of the first algorithm (theory §8)",
+    "cov_difference": "covariance less that of the first algorithm (theory §8)",
     "change1": "coefficient of 1/n in the mean change of the neural tangent kernel by training (theory §8)",
 } | {
     f"{name}{power}": f"{meaning} {at}"
     for name, meaning in (("bias", "squared bias"), ("variance", "variance"), ("error", "expected squared error"))
     for power, at in ((0, "at infinite width"), (1, ": coefficient of 1/n"))
 }
+MEANING |= {f"{name}_by_layer": f"{MEANING[name]}, part of one layer" for name in ("kernel0", "initial1", "change1")}
 
 
 def label(

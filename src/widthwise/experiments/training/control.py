@@ -30,13 +30,16 @@ QUIET_INPUTS = 8
 
 
 class Guide(NamedTuple):
-    """Infinite width on training inputs, then tests: G (train, train), k_x (tests, train), K and Θ on all inputs."""
+    """Infinite width on training inputs, then tests: G (train, train), k_x (tests, train), K and Θ on all inputs.
+
+    `layers` is None where hidden weights are not Gaussian, which `fluctuations` needs to take noise off.
+    """
 
     G: Any
     k: Any
     K: Any
     Theta: Any
-    layers: Reference
+    layers: Reference | None
 
 
 class Observation(NamedTuple):
@@ -109,7 +112,7 @@ def _square_excess(z, averages: _Averages, known: Guide):
 
 
 def _averages(net: MLP, algorithm: Any, layers: list[Layer], at: Tangent, H, X, train: int, known: Guide) -> _Averages:
-    if not is_quiet(net, len(X)):
+    if known.layers is None or not is_quiet(net, len(X)):
         G = conditional_kernel(net, at.incoming)
         return _Averages(G, H, G, known.k, jnp.zeros(0))
     moments, number = fluctuations(net, layers, X, known.layers), pair_number(len(X))

@@ -85,32 +85,45 @@ def descend(net: MLP, layers: list[Layer], X, y, algorithm: Descent, key, tolera
     size = min(getattr(algorithm, "batch_size", None) or len(X), len(X))
     batches, roots = len(X) // size, jax.tree.map(lambda rate: rate**0.5, rates(net))
 
-    def one_step(order, number, state: _State) -> _State:
-        rows = jax.lax.dynamic_slice_in_dim(order, number * size, size)
-        found, _ = gradient(net, state.layers, X[rows], y[:, rows])
+    def one_step(rows, state: _State) -> tuple[_State, Any]:
+        """A step on some inputs, and ε on them before it."""
+        found, error = gradient(net, state.layers, X[rows], y[:, rows])
         slope = jax.tree.map(lambda root, g: len(X) / size * root * g, roots, found)
         move, memory = update(algorithm, state.memory, slope, state.steps)
         moved = jax.tree.map(lambda p, root, m: p + root * m, state.layers, roots, move)
-        then = state._replace(layers=moved, memory=memory, steps=state.steps + 1)
-        return jax.tree.map(lambda new, old: jnp.where(state.steps < limit, new, old), then, state)
+        return state._replace(layers=moved, memory=memory, steps=state.steps + 1), error
 
-    def one_pass(state: _State) -> _State:
-        residual = jnp.max(jnp.abs(outputs(net, state.layers, X) - y))
-        order = jnp.arange(len(X))
-        if size < len(X):
-            order = jax.random.permutation(jax.random.fold_in(key, state.passes), len(X))
-        then = jax.lax.fori_loop(0, batches, lambda number, now: one_step(order, number, now), state)
-        if algorithm.steps is None:
-            # stop where the tolerance is met: with momentum, the next step may lead out again
-            then = jax.tree.map(lambda new, old: jnp.where(residual < tolerance, old, new), then, state)
-        return then._replace(passes=state.passes + 1, residual=residual)
+    def one_pass(state: _State) -> tuple[_State, Any]:
+        """All batches, and ε on all inputs before them."""
+        if size == len(X):
+            return one_step(slice(None), state)
+        order = jax.random.permutation(jax.random.fold_in(key, state.passes), len(X))
+
+        def batch(number, now: _State) -> _State:
+            then, _ = one_step(jax.lax.dynamic_slice_in_dim(order, number * size, size), now)
+            return jax.tree.map(lambda new, old: jnp.where(now.steps < limit, new, old), then, now)
+
+        return jax.lax.fori_loop(0, batches, batch, state), outputs(net, state.layers, X) - y
+
+    def advance(state: _State) -> _State:
+        then, error = one_pass(state)
+        then = then._replace(passes=state.passes + 1)
+        if algorithm.steps is not None:
+            return then
+        # stop where the tolerance is met: with momentum, the next step may lead out again
+        residual = jnp.max(jnp.abs(error))
+        kept = jax.tree.map(lambda new, old: jnp.where(residual < tolerance, old, new), then, state)
+        return kept._replace(residual=residual)
 
     def unfinished(state: _State):
-        going = (state.steps < limit) & jnp.isfinite(state.residual)
-        return going & (state.residual >= tolerance) if algorithm.steps is None else going
+        # a number of steps is the same for all networks, so that side by side none waits to be masked
+        going = state.steps < limit
+        if algorithm.steps is not None:
+            return going
+        return going & jnp.isfinite(state.residual) & (state.residual >= tolerance)
 
     start = _State(layers, remember(algorithm, layers), jnp.zeros((), int), 0, jnp.max(jnp.abs(y)) + tolerance)
-    end = jax.lax.while_loop(unfinished, one_pass, start)
+    end = jax.lax.while_loop(unfinished, advance, start)
     residual = jnp.max(jnp.abs(outputs(net, end.layers, X) - y))
     reached = residual < tolerance if algorithm.steps is None else end.steps >= limit
     return Trained(end.layers, end.steps, reached)

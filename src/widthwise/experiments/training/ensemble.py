@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
@@ -39,11 +40,14 @@ class Ensemble:
     accuracy: float
     max_steps: int
     batch: int
+    initialisation: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, net: MLP, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
         joint = np.concatenate([X, X_test])
         known, batch = guide(net, joint, len(X), algorithm), batch or fitting_batch(net, len(joint), len(X_test))
+        if not is_gaussian(how.get("initialisation") or ()):
+            known = known._replace(layers=None)
         return cls(net, algorithm, joint, y, known, batch=batch, **how)
 
     @property
@@ -91,7 +95,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
     start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
-    layers, keys = _draw(what.net.replace(activation="linear"), what.seed, jnp.asarray(padded))
+    layers, keys = _draw(what.net.replace(activation="linear"), what.initialisation, what.seed, jnp.asarray(padded))
     how = (what.tolerance, what.accuracy, what.max_steps)
     seen, steps, converged = jax.tree.map(
         lambda value: np.asarray(value)[: len(indices)],
@@ -110,10 +114,10 @@ def _finite(rows: np.ndarray) -> Any:
     return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
 
 
-@partial(jax.jit, static_argnums=0)
-def _draw(net: MLP, seed, indices):
+@partial(jax.jit, static_argnums=(0, 1))
+def _draw(net: MLP, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
-    return jax.vmap(partial(sample_parameters, net))(keys), keys
+    return jax.vmap(partial(sample_parameters, net, initialisation=initialisation))(keys), keys
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from widthwise.experiments.sampler import Layer
 from widthwise.experiments.training.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
@@ -26,6 +27,10 @@ from widthwise.network import MLP
 FIRST, GROWTH = 0.25, 0.25
 #: Steps are made smaller or larger by a factor within these, after a safety factor.
 SMALLEST, LARGEST, SAFETY = 0.2, 2.0, 0.9
+
+
+#: φ_k(−x) = Σ_j (−x)ʲ/(j + k)! up to j = 18.
+_SERIES = np.array([[(-1.0) ** j / factorial(j + k) for j in range(19)] for k in range(1, 5)])
 
 
 class Trained(NamedTuple):
@@ -53,10 +58,9 @@ def phi(x) -> list[jax.Array]:
     """
     small = x < 1.0
     near, far = jnp.where(small, x, 0.0), jnp.where(small, 1.0, x)
-    value, found = -jnp.expm1(-far) / far, []
+    powers, value, found = near[..., None] ** jnp.arange(19.0), -jnp.expm1(-far) / far, []
     for k in range(1, 5):
-        series = sum(((-1) ** j / factorial(j + k) * near**j for j in range(19)), jnp.zeros_like(x))
-        found.append(jnp.where(small, series, value))
+        found.append(jnp.where(small, powers @ _SERIES[k - 1], value))
         value = (1.0 / factorial(k) - value) / far
     return found
 
@@ -81,37 +85,49 @@ def _linear(net: MLP, layers: list[Layer], X, y) -> _Linear:
     return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
 
 
-def _weighted(net: MLP, part: _Linear, h, weights: dict[int, float], vector: list[Layer]) -> list[Layer]:
-    """Σ_k w_k φ_k(hA) vector."""
-    functions = phi(h * part.values)
-    on_data = -h * sum((w * functions[k] for k, w in weights.items()), jnp.zeros_like(part.values))
-    kept = sum(w / factorial(k) for k, w in weights.items())
-    seen = part.on_data(on_data, push(part.at, vector))
-    return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, part.at, seen))
+class _Exponential(NamedTuple):
+    """φ_1, …, φ_4 of hA for one h, as functions of the eigenvalues of Ĥ."""
+
+    part: _Linear
+    h: Any
+    functions: list[jax.Array]
+
+    @classmethod
+    def of(cls, part: _Linear, h) -> _Exponential:
+        return cls(part, h, phi(h * part.values))
+
+    def free(self, net: MLP) -> list[Layer]:
+        """h φ_1(hA) f."""
+        return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
+
+    def weighted(self, net: MLP, weights: dict[int, float], vector: list[Layer]) -> list[Layer]:
+        """Σ_k w_k φ_k(hA) vector."""
+        on_data = -self.h * sum((w * self.functions[k] for k, w in weights.items()), jnp.zeros_like(self.part.values))
+        kept = sum(w / factorial(k) for k, w in weights.items())
+        seen = self.part.on_data(on_data, push(self.part.at, vector))
+        return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, self.part.at, seen))
 
 
 def flow_step(net: MLP, layers: list[Layer], part: _Linear, X, y, h) -> tuple[list[Layer], Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
+    over_half, over_all = _Exponential.of(part, h / 2), _Exponential.of(part, h)
 
-    def free(time):
-        """time·φ_1(time·A) f."""
-        return pull(net, part.at, part.on_data(-time * phi(time * part.values)[0], part.error))
-
+    @jax.jit
     def remainder(move):
         """g, and ε there."""
         found, error = gradient(net, added(layers, move), X, y)
         linear = pull(net, part.at, part.error + push(part.at, move))
         return jax.tree.map(lambda a, b: a - b, linear, scaled(net, found)), error
 
-    half, full = free(h / 2), free(h)
+    half, full = over_half.free(net), over_all.free(net)
     g2, _ = remainder(half)
-    g3, _ = remainder(added(half, _weighted(net, part, h / 2, {2: 1.0}, g2), h))
-    g4, _ = remainder(added(full, _weighted(net, part, h, {2: 2.0}, g3), h))
+    g3, _ = remainder(added(half, over_half.weighted(net, {2: 1.0}, g2), h))
+    g4, _ = remainder(added(full, over_all.weighted(net, {2: 2.0}, g3), h))
     end = {2: -1.0, 3: 4.0}
-    move = added(full, _weighted(net, part, h, {2: 2.0, 3: -4.0}, added(g2, g3)), h)
-    move = added(move, _weighted(net, part, h, end, g4), h)
+    move = added(full, over_all.weighted(net, {2: 2.0, 3: -4.0}, added(g2, g3)), h)
+    move = added(move, over_all.weighted(net, end, g4), h)
     g5, error = remainder(move)
-    wrong = _weighted(net, part, h, end, added(g5, g4, -1.0))
+    wrong = over_all.weighted(net, end, added(g5, g4, -1.0))
     return move, h * length(net, wrong), error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import xarray as xr
 from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.engines import run_chunks
+from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import BLOCKS, Sums, estimates, merged
 from widthwise.experiments.training.saving import SavedSums
@@ -45,6 +47,7 @@ def train(
     *,
     tolerance: float = 1e-6,
     max_steps: int | None = None,
+    initialisation: str | Sequence[str] = "gaussian",
     engine: Any = None,
     checkpoint: str | os.PathLike | None = None,
     batch: int | None = None,
@@ -63,6 +66,7 @@ def train(
     tolerance : networks trained to convergence end when every |z − y| is below it. For gradient flow it sets the
         accuracy of integration too: each step is right to 10 × tolerance, at most 1e-5, of its length.
     max_steps : steps after which a network counts as not converged.
+    initialisation : of all layers, as in `measure`; the output layer too is drawn from it.
     engine, checkpoint, batch : as in `measure`.
 
     Returns
@@ -104,6 +108,7 @@ def train(
         tolerance=tolerance,
         accuracy=float(np.clip(10 * tolerance, 1e-9, 1e-5)),
         max_steps=check_integer("max_steps", max_steps, 1),
+        initialisation=check_initialisation(net, initialisation),
     )
     sums, interrupted = _run(ensemble, networks, engine, checkpoint, progress)
     attrs = _report(ensemble, sums, networks)
@@ -146,7 +151,7 @@ def _run(ensemble: Ensemble, networks: int, engine: Any, path: Any, progress: bo
 
 def _report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
     """Counts of networks that went wrong, with their indices, and warnings where there are any."""
-    used, again = int(sums["counts"].sum()), f"sample_parameters(net, network_key({ensemble.seed}, index))"
+    used, again = int(sums["counts"].sum()), _again(ensemble)
     found: dict[str, Any] = {"networks": used}
     for name in ("unconverged", "nonfinite"):
         found[name] = int(sums[name])
@@ -179,6 +184,10 @@ def _report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
     return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
 
 
+def _again(ensemble: Ensemble) -> str:
+    return f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
+
+
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
     found = estimates(sums)
     variables = {}
@@ -195,6 +204,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         algorithm=repr(ensemble.algorithm),
         seed=ensemble.seed,
         tolerance=ensemble.tolerance,
+        initialisation=described(ensemble.initialisation or ("gaussian",)),
         **attrs,
     )
 

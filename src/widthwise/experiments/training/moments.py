@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from widthwise.experiments.tally import NETWORKS_PER_CONTROL, Estimate, jackknife
+from widthwise.experiments.tally import Estimate, contract, jackknife, leaving_one_out, regression
 
 #: Network i belongs to block i mod BLOCKS; errors come from leaving out one block at a time.
 BLOCKS = 64
@@ -24,14 +24,18 @@ def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[
     >>> found["counts"].sum(), found["sum:first"].sum()
     (np.float64(3.0), np.float64(7.0))
     """
-    member = (indices % BLOCKS == np.arange(BLOCKS)[:, None]).astype(float)
-    found = {"counts": member.sum(axis=1), "controls": member @ controls, "squares": controls.T @ controls}
+    member = (indices[:, None] % BLOCKS == np.arange(BLOCKS)).astype(float)
+    found = {
+        "counts": member.sum(axis=0),
+        "controls": contract(member, controls),
+        "squares": contract(controls, controls),
+    }
     for kind, rows in (("sum", seen), ("plain", plain)):
         for name, value in rows.items():
             flat = value.reshape(len(indices), int(np.prod(value.shape[1:])))
-            found[f"{kind}:{name}"] = (member @ flat).reshape(BLOCKS, *value.shape[1:])
+            found[f"{kind}:{name}"] = contract(member, flat).reshape(BLOCKS, *value.shape[1:])
             if kind == "sum":
-                found[f"product:{name}"] = controls.T @ flat
+                found[f"product:{name}"] = contract(controls, flat)
     return found
 
 
@@ -53,7 +57,7 @@ def estimates(sums: Sums) -> dict[str, Estimate]:
     found = {}
     for kind, prefix in (("sum", ""), ("plain", "plain_")):
         values = _replicates(sums, kind)
-        counts = _leaving_one_out(sums["counts"][sums["counts"] > 0])
+        counts = leaving_one_out(sums["counts"][sums["counts"] > 0])
         first, second = values.pop("first"), values.pop("second")
         free = (counts / (counts - 1.0))[:, None, None, None, None]
         values["mean"] = first
@@ -65,15 +69,15 @@ def estimates(sums: Sums) -> dict[str, Estimate]:
 def _replicates(sums: Sums, kind: str) -> dict[str, np.ndarray]:
     """Means over all networks, then without one block each, along a first axis."""
     used = sums["counts"] > 0
-    counts = _leaving_one_out(sums["counts"][used])
-    luck = _leaving_one_out(sums["controls"][used]) / counts[:, None]
-    inverse, inflation = _regression(sums)
+    counts = leaving_one_out(sums["counts"][used])
+    luck = leaving_one_out(sums["controls"][used]) / counts[:, None]
+    inverse, inflation = regression(sums["counts"].sum(), sums["controls"].sum(axis=0), sums["squares"])
     found = {}
     for key, blocks in sums.items():
         start, _, name = key.partition(":")
         if start != kind:
             continue
-        total = _leaving_one_out(blocks[used])
+        total = leaving_one_out(blocks[used])
         mean = total / counts.reshape(-1, *[1] * (total.ndim - 1))
         if kind == "sum":
             together = sums[f"product:{name}"] - np.outer(sums["controls"].sum(axis=0), mean[0])
@@ -81,21 +85,3 @@ def _replicates(sums: Sums, kind: str) -> dict[str, np.ndarray]:
             mean = mean[0] + inflation * (mean - mean[0])
         found[name] = mean
     return found
-
-
-def _regression(sums: Sums) -> tuple[np.ndarray, float]:
-    """The inverse covariance of the controls over the number of networks, and what fitting them adds to errors."""
-    networks, total = sums["counts"].sum(), sums["controls"].sum(axis=0)
-    if NETWORKS_PER_CONTROL * len(total) > networks:
-        return np.zeros_like(sums["squares"]), 1.0
-    covariance = sums["squares"] - np.outer(total, total) / networks
-    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
-    inverse = np.linalg.pinv(covariance * np.outer(scale, scale), rcond=1e-8, hermitian=True)
-    return inverse * np.outer(scale, scale), float(np.sqrt((networks - 1) / (networks - 1 - len(total))))
-
-
-def _leaving_one_out(blocks: np.ndarray) -> np.ndarray:
-    """The sum of all blocks, then of all but one each."""
-    total = blocks.sum(axis=0)
-    return np.concatenate([total[None], total - blocks])

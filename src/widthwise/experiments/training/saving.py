@@ -36,6 +36,7 @@ def fingerprint(ensemble: Ensemble) -> dict[str, str]:
         "algorithm": repr(ensemble.algorithm),
         "inputs": digest(ensemble.X),
         "targets": digest(ensemble.y),
+        "initialisation": repr(ensemble.initialisation),
         "seed": str(ensemble.seed),
         "tolerance": repr((ensemble.tolerance, ensemble.accuracy, ensemble.max_steps)),
         "batch": str(ensemble.batch),

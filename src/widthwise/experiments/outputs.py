@@ -1,0 +1,68 @@
+"""Outputs of sampled networks, at initialisation and along gradient descent."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.experiments.sampler import forward, network_key, sample_parameters
+from widthwise.experiments.training.tangent import gradient, outputs, rates
+from widthwise.network import MLP, check_inputs
+from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_integer
+
+_BATCH = 64
+
+
+def sample_outputs(net: MLP, X, networks: int = 1000, seed: int = 0) -> np.ndarray:
+    """Outputs (networks, inputs, outputs) of networks drawn at random; network i of a seed is always the same one.
+
+    >>> sample_outputs(MLP([2, 8, 3], "tanh"), [[1.0, 0.5]], networks=5).shape
+    (5, 1, 3)
+    """
+    X = jnp.asarray(check_inputs(X, net.widths[0]))
+    networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
+    whole = [_drawn(net, seed, jnp.arange(start, start + _BATCH), X) for start in range(0, networks, _BATCH)]
+    return np.concatenate([np.asarray(part) for part in whole])[:networks]
+
+
+@partial(jax.jit, static_argnums=0)
+def _drawn(net: MLP, seed, indices, X):
+    return jax.vmap(lambda i: forward(net, sample_parameters(net, network_key(seed, i)), X)[1][-1])(indices)
+
+
+def descent_paths(net: MLP, X, y, X_test, learning_rate: float, steps, networks: int = 32, seed: int = 0) -> np.ndarray:
+    """Outputs at X_test (networks, len(steps), outputs, tests) after so many steps of full-batch gradient descent.
+
+    Learning-rate tensor and loss of theory §8; `steps` rises from 0 or more.
+
+    >>> net, X = MLP([1, 16, 1], "tanh"), [[1.0]]
+    >>> paths = descent_paths(net, X, [0.5], X, 0.2, steps=[0, 50], networks=4)
+    >>> paths.shape, bool(abs(paths[:, 1] - 0.5).max() < 1e-3)
+    ((4, 2, 1, 1), True)
+    """
+    X = check_inputs(X, net.widths[0])
+    y = jnp.asarray(check_targets(y, len(X), net.widths[-1]).T)
+    X_test = jnp.asarray(check_inputs(X_test, net.widths[0], "X_test"))
+    gaps = jnp.asarray(np.diff(np.asarray(steps, int), prepend=0))
+    networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
+    keys = jax.vmap(partial(network_key, seed))(jnp.arange(networks))
+    return np.asarray(_paths(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
+
+
+@partial(jax.jit, static_argnums=0)
+def _paths(net: MLP, learning_rate, keys, X, y, X_test, gaps):
+    scale = rates(net)
+
+    def one_step(_, layers):
+        slope, _ = gradient(net, layers, X, y)
+        return jax.tree.map(lambda p, rate, g: p - learning_rate * rate * g, layers, scale, slope)
+
+    def advance(layers, gap):
+        layers = jax.lax.fori_loop(0, gap, one_step, layers)
+        return layers, outputs(net, layers, X_test)
+
+    return jax.vmap(lambda key: jax.lax.scan(advance, sample_parameters(net, key), gaps)[1])(keys)
