@@ -48,7 +48,8 @@ def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16)
 
     def call():
         given = (*parts, _matrices(start), float(start), *rows, *angles)
-        _add_block(total, values, values, chosen, *given)[1].block_until_ready()
+        quiet = jnp.zeros(quadruples, int)
+        _add_block(total, values, values, quiet, values, 0.0, chosen, *given)[1].block_until_ready()
 
     work = quadruples * BLOCK * (2 * 2 * types * half**2 + 2 * types**2 * half)
     return work / timed(call)

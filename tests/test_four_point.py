@@ -112,7 +112,8 @@ def test_tolerance_is_kept():
     best = four_point(swish, K, FAMILIES, 1e-12)
     for tolerance in (1e-3, 1e-6, 1e-9):
         found = four_point(swish, K, FAMILIES, tolerance)
-        assert np.all(np.abs(found.values - best.values) <= found.errors + best.errors)
+        # entries that vanish by symmetry differ by rounding
+        assert np.all(np.abs(found.values - best.values) <= found.errors + best.errors + 1e-16)
         assert found.error <= 30 * tolerance
 
 

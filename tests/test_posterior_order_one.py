@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from prior_networks import log_likelihoods, random_kernels
 
 import widthwise as ww
 from widthwise.inference.posterior_corrections import posterior_corrections
@@ -67,27 +68,12 @@ class TestDerivatives:
         assert not np.allclose(found.mean, shifted(mean, 0.0), rtol=1e-2)
 
 
-def random_kernels(net, X, networks, rng):
-    """Ĝ of the output layer of real networks, exactly in distribution: each layer is Gaussian given the last Ĝ."""
-    G = np.broadcast_to(net.C_b[0] + net.C_W[0] * X @ X.T / X.shape[1], (networks, len(X), len(X)))
-    for layer in range(1, net.depth):
-        width = net.widths[layer]
-        z = np.linalg.cholesky(G) @ rng.standard_normal((networks, len(X), width))
-        active = np.tanh(z)
-        G = net.C_b[layer] + net.C_W[layer] * active @ active.transpose(0, 2, 1) / width
-    return G
-
-
 def weighted(G, y, noise):
     """Per network: p(y|Ĝ), posterior mean (outputs,) and variance at the last input, for two training inputs."""
-    noisy = G[:, :2, :2] + noise * np.eye(2)
-    inverse = np.linalg.inv(noisy)
+    inverse = np.linalg.inv(G[:, :2, :2] + noise * np.eye(2))
     mean = np.einsum("sa,sab,bi->si", G[:, 2, :2], inverse, y)
     variance = G[:, 2, 2] - np.einsum("sa,sab,sb->s", G[:, 2, :2], inverse, G[:, 2, :2])
-    quadratic = np.einsum("ai,sab,bi->s", y, inverse, y)
-    outputs = y.shape[1]
-    log_p = -0.5 * (quadratic + outputs * np.linalg.slogdet(noisy)[1] + 2 * outputs * np.log(2 * np.pi))
-    return np.exp(log_p), mean, variance
+    return np.exp(log_likelihoods(G[:, :2, :2], y, noise)), mean, variance
 
 
 def measured(net, y, noise, networks, rng, parts=25):
@@ -124,6 +110,7 @@ def test_importance_weighted_networks_agree(noise):
     blind = posterior_corrections(K, G1, 0.0 * V, Y, noise)
     wrong = np.array([*blind.mean[:, 0], blind.covariance[0, 0, 0, 0], blind.covariance[1, 0, 1, 0]])
     assert np.abs((value[:4] - wrong) / error[:4]).max() > 6
+    assert np.abs((value[5] - blind.log_evidence) / error[5]) > 6
 
 
 class TestLimits:

@@ -26,6 +26,19 @@ MEANS = ("G1", "H1")
 jax.tree_util.register_dataclass(Layer, [field.name for field in fields(Layer)], [])
 
 
+@dataclass(frozen=True, eq=False)
+class PairRates:
+    """Learning rates that depend on which two inputs a gradient joins: λ_W (layers, a, b) and the Θ that follows.
+
+    Every λ of theory §3 joins the gradients at two inputs, and the recursions of §4 and §5 keep them apart. So a kernel
+    to which one layer alone contributes, under training of all layers, needs no new rule: its inputs have λ of
+    that layer between them and the full λ to the others.
+    """
+
+    lambda_W: np.ndarray
+    Theta: np.ndarray
+
+
 @dataclass(frozen=True)
 class FiniteFlow:
     """Tensors by name, each (layers kept, …), with the kernels; how they were computed and how well."""
@@ -65,15 +78,19 @@ def finite_flow(
     dtype: Any = np.float64,
     progress: Callable[[int, int], None] | None = None,
     omit: frozenset[tuple[str, str]] = frozenset(),
+    rates: PairRates | None = None,
 ) -> FiniteFlow:
     """Tensors of order 1/n at every layer, kept in `dtype`; all arithmetic is in float64.
 
-    `omit` leaves out named terms (tensor, term): for tests that must fail.
+    `omit` leaves out named terms (tensor, term): for tests that must fail. `rates` stand in for the network's λ.
     """
     check_existence(net.activation, wanted)
     with_slopes = (with_theta and net.activation.first_jump > 0) or any(name not in ("V", "G1") for name in wanted)
-    kernels = kernel_flow(net, X, with_theta=with_slopes)
+    kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
+    lambda_W = net.lambda_W
+    if rates is not None:
+        Theta, lambda_W = rates.Theta, rates.lambda_W
     carried = required(wanted)
     layers = (net.depth,) if last_only else kernels.layers
     shapes = {name: (len(X),) * (2 if name in MEANS else 4) for name in carried}
@@ -82,7 +99,8 @@ def finite_flow(
     routes, error = set(), kernels.error
     for layer in range(1, net.depth):
         report = _layer_progress(progress, layer, net.depth - 1)
-        step = _Step.of(net, layer, kernels.K[layer - 1], Theta[layer - 1], carried, tolerance, report)
+        K, Theta_here, rate = kernels.K[layer - 1], Theta[layer - 1], lambda_W[layer]
+        step = _Step.of(net, layer, K, Theta_here, carried, tolerance, report, rate)
         routes.add(step.route)
         error = max(error, step.error)
         now = step.apply(now, carried, omit)
@@ -113,7 +131,9 @@ class _Step:
     error: float
 
     @classmethod
-    def of(cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance: float, progress) -> _Step:
+    def of(
+        cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance, progress, rate=None
+    ) -> _Step:
         activation = net.activation
         reads = {orders for name in carried for orders in READS.get(name, ())}
         families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
@@ -124,8 +144,9 @@ class _Step:
         with_slopes = any(name not in ("V", "G1") for name in carried)
         slope = legs(activation, 1, K, fourth, known) if with_slopes else sigma
         ratio = net.widths[layer] / net.widths[layer - 1]
+        rate = net.lambda_W[layer] if rate is None else rate
         made = Layer(
-            net.C_W[layer], net.lambda_W[layer], ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,
+            net.C_W[layer], rate, ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,
             slope.aa, slope.ab, {},
         )  # fmt: skip
         return cls(made, four, sigma, slope, four.route, max(four.error, sigma.error, slope.error))

@@ -1,13 +1,15 @@
 """The recursions of all tensors at order 1/n, one function a tensor, each a sum of named terms (theory §4, §5).
 
 Rules are written in indices: `on(M, "ac")` lays a matrix M_ac out over (a, b, c, d), and a tensor is read in another
-order with `read`. They use arithmetic and indexing only, so numpy and jax arrays both go through them.
+order with `read`. They use arithmetic and indexing only, so numpy and jax arrays both go through them, and so does
+anything with methods `on` and `read` of its own: lists of quadruples instead of all of them (see `quadruple_flow`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,14 @@ Terms = dict[str, Any]
 class Layer:
     """All that the step from layer l to l+1 uses, besides the tensors of layer l.
 
-    C = C_W and lam = λ_W of layer l+1, r = n_l / n_{l−1}, H = Θ of layer l. `values`, `slopes` are ⟨σσ⟩, ⟨σ'σ'⟩;
+    C = C_W and lam = λ_W of layer l+1, a number or a matrix over the two inputs whose gradients it joins;
+    r = n_l / n_{l−1}, H = Θ of layer l. `values`, `slopes` are ⟨σσ⟩, ⟨σ'σ'⟩;
     (s_aa, s_ab) the legs of σσ and (w_aa, w_ab) those of σ'σ' (see `legs`); `fours` the four-point
     expectations that the rules read.
     """
 
     C: float
-    lam: float
+    lam: Any
     r: float
     H: Any
     values: Any
@@ -42,6 +45,14 @@ class Layer:
         """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ over (a, b, c, d)."""
         return self.fours[orders]
 
+    def rate(self, pair: str):
+        """λ_W of the gradients at a pair of inputs, over (a, b, c, d)."""
+        return on(self.lam, pair) if np.ndim(self.lam) else self.lam
+
+    def exchanged(self, values):
+        """Values over (a, b, c, d) read at (c, d, a, b)."""
+        return values.transpose(2, 3, 0, 1)
+
     @property
     def alpha_first(self):
         """α_ab,e for e = a: C_W H_ab ⟨σ'''_aσ'_b⟩ + λ_W ⟨σ''_aσ_b⟩; also the leg aa of Ω."""
@@ -55,6 +66,8 @@ class Layer:
 
 def on(matrix, pair: str):
     """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]."""
+    if hasattr(matrix, "on"):
+        return matrix.on(pair)
     first, second = ("abcd".index(letter) for letter in pair)
     if first > second:
         matrix, first, second = matrix.T, second, first
@@ -66,6 +79,8 @@ def read(tensor, indices: str):
 
     read(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
     """
+    if hasattr(tensor, "read"):
+        return tensor.read(indices)
     letters, source = [], tensor
     for letter in indices:
         if letter in letters:
@@ -87,17 +102,28 @@ def _diagonal(tensor, indices: str, letters: list[str]):
     return tensor[tuple(grids[position[letter]] for letter in indices)]
 
 
-def second_legs(tensor, aa, ab, pair: str):
-    """Σ_ef ⟨∂_e∂_f F_pair⟩ X over a pair of slots of X that stand in (a, b) or (c, d)."""
-    x, y = pair
-    twice_first, twice_second = ("aacd", "bbcd") if pair == "ab" else ("abcc", "abdd")
-    result = on(aa, x + y) * read(tensor, twice_first) + 2.0 * on(ab, x + y) * tensor
-    return result + on(aa, y + x) * read(tensor, twice_second)
+def second_legs(value: Callable[[str], Any], aa, ab, pair: str, at: str = "abcd"):
+    """Σ_ef ⟨∂_e∂_f F_pair⟩ X over the first or the last two slots of X, at the letters `at`; value(letters) reads X."""
+    x, y = at[:2] if pair == "ab" else at[2:]
+
+    def both(letter: str) -> str:
+        return 2 * letter + at[2:] if pair == "ab" else at[:2] + 2 * letter
+
+    return on(aa, x + y) * value(both(x)) + 2.0 * on(ab, x + y) * value(at) + on(aa, y + x) * value(both(y))
+
+
+def through_V(V, first: tuple[Any, Any], second: tuple[Any, Any]):
+    """Σ ⟨∂_e∂_f F_ab⟩ V_(ef)(gh) ⟨∂_g∂_h G_cd⟩, with the legs (aa, ab) of F and of G."""
+
+    def inner(at: str):
+        return second_legs(partial(read, V), *second, "cd", at)
+
+    return second_legs(inner, *first, "ab")
 
 
 def rule_V(x: Layer, t: Mapping[str, Any]) -> Terms:
-    inner = second_legs(second_legs(t["V"], x.s_aa, x.s_ab, "cd"), x.s_aa, x.s_ab, "ab")
-    return {"four": x.C**2 * _cov_ss_ss(x), "V": 0.25 * x.r * x.C**2 * inner}
+    sigma = x.s_aa, x.s_ab
+    return {"four": x.C**2 * _cov_ss_ss(x), "V": 0.25 * x.r * x.C**2 * through_V(t["V"], sigma, sigma)}
 
 
 def _cov_ss_ss(x: Layer):
@@ -111,28 +137,28 @@ def _cov_ss_ww(x: Layer):
 
 
 def rule_D(x: Layer, t: Mapping[str, Any]) -> Terms:
-    cov = x.lam * _cov_ss_ss(x) + x.C * on(x.H, "cd") * _cov_ss_ww(x)
-    through_V = second_legs(t["V"], x.alpha_first, x.alpha_second, "cd")
+    cov = x.rate("cd") * _cov_ss_ss(x) + x.C * on(x.H, "cd") * _cov_ss_ww(x)
+    sigma, omega = (x.s_aa, x.s_ab), (x.alpha_first, x.alpha_second)
     return {
         "four": x.C * cov,
-        "V": 0.25 * x.r * x.C * second_legs(through_V, x.s_aa, x.s_ab, "ab"),
-        "D": 0.5 * x.r * x.C**2 * on(x.slopes, "cd") * second_legs(t["D"], x.s_aa, x.s_ab, "ab"),
+        "V": 0.25 * x.r * x.C * through_V(t["V"], sigma, omega),
+        "D": 0.5 * x.r * x.C**2 * on(x.slopes, "cd") * second_legs(partial(read, t["D"]), *sigma, "ab"),
     }
 
 
 def rule_A(x: Layer, t: Mapping[str, Any]) -> Terms:
-    mixed = x.lam * x.C * on(x.H, "cd") * _cov_ss_ww(x)
-    cov = x.lam**2 * _cov_ss_ss(x) + mixed + mixed.transpose(2, 3, 0, 1)
+    mixed = x.rate("ab") * x.C * on(x.H, "cd") * _cov_ss_ww(x)
+    cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x) + mixed + x.exchanged(mixed)
     four_slopes = x.four(1, 1, 1, 1) - on(x.slopes, "ab") * on(x.slopes, "cd")
     cov = cov + x.C**2 * on(x.H, "ab") * on(x.H, "cd") * four_slopes
-    through_V = second_legs(t["V"], x.alpha_first, x.alpha_second, "cd")
-    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(t["D"], x.alpha_first, x.alpha_second, "ab")
+    omega = x.alpha_first, x.alpha_second
+    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(partial(read, t["D"]), *omega, "ab")
     return {
         "four": cov,
-        "V": 0.25 * x.r * second_legs(through_V, x.alpha_first, x.alpha_second, "ab"),
+        "V": 0.25 * x.r * through_V(t["V"], omega, omega),
         "D": through_D,
-        "D transposed": through_D.transpose(2, 3, 0, 1),
-        "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["A"],
+        "D transposed": x.exchanged(through_D),
+        "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["A"], "abcd"),
     }
 
 
@@ -140,22 +166,25 @@ def rule_B(x: Layer, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) here are B's own; the theory page writes them a, c, b, d
     return {
         "four": x.C**2 * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
-        "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["B"],
+        "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["B"], "abcd"),
     }
 
 
 def rule_F(x: Layer, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are F's own: σ_a σ'_b σ_c σ'_d; ∂_e(σ_aσ'_b) is ⟨σ'_aσ'_b⟩ at e = a, ⟨σ_aσ''_b⟩ at e = b
-    inner = on(x.slopes, "cd") * t["F"] + on(x.s_aa, "dc") * read(t["F"], "abdd")
+    def inner(first: str):
+        own, both = (read(t["F"], first + last) for last in ("cd", "dd"))
+        return on(x.slopes, "cd") * own + on(x.s_aa, "dc") * both
+
     return {
         "four": x.C**2 * x.four(0, 1, 0, 1) * on(x.H, "bd"),
-        "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner + on(x.s_aa, "ba") * read(inner, "bbcd")),
+        "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner("ab") + on(x.s_aa, "ba") * inner("bb")),
     }
 
 
 def rule_P(x: Layer, t: Mapping[str, Any]) -> Terms:
     outer = x.r * x.C**2 * on(x.slopes, "bc")
-    moved = on(x.s_aa, "ad") * read(t["P"], "abca") + on(x.slopes, "ad") * t["P"]
+    moved = on(x.s_aa, "ad") * read(t["P"], "abca") + on(x.slopes, "ad") * read(t["P"], "abcd")
     return {
         "four": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
         "B": outer * on(x.s_aa, "ad") * read(t["B"], "aabc"),
@@ -163,16 +192,18 @@ def rule_P(x: Layer, t: Mapping[str, Any]) -> Terms:
     }
 
 
+def _with_F(x: Layer, F, last: str):
+    """Σ_e α_abe F_ea.. with the last two slots at the given letters."""
+    return on(x.alpha_first, "ab") * read(F, "aa" + last) + on(x.alpha_second, "ab") * read(F, "ba" + last)
+
+
 def rule_Q(x: Layer, t: Mapping[str, Any]) -> Terms:
-    # Σ_e α_abe F_eafc, with f still open in the third slot and c in the fourth
-    F = t["F"]
-    with_F = on(x.alpha_first, "ab") * read(F, "aacd") + on(x.alpha_second, "ab") * read(F, "bacd")
     # Σ_f ⟨∂_f(σ'_cσ_d)⟩ X_f…c : f = c reads X[…, c, c], f = d reads X[…, d, c]
-    over_f = on(x.s_aa, "cd") * read(with_F, "abcc") + on(x.slopes, "cd") * read(with_F, "abdc")
-    own = on(x.s_aa, "cd") * read(t["Q"], "abcc") + on(x.slopes, "cd") * t["Q"]
+    over_f = on(x.s_aa, "cd") * _with_F(x, t["F"], "cc") + on(x.slopes, "cd") * _with_F(x, t["F"], "dc")
+    own = on(x.s_aa, "cd") * read(t["Q"], "abcc") + on(x.slopes, "cd") * read(t["Q"], "abcd")
     return {
         "four curved": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
-        "four": x.lam * x.C * x.four(1, 0, 1, 0) * on(x.H, "ac"),
+        "four": x.rate("ab") * x.C * x.four(1, 0, 1, 0) * on(x.H, "ac"),
         "F": x.r * x.C * over_f,
         "Q": x.r * x.C**2 * on(x.slopes, "ab") * own,
     }
@@ -183,10 +214,10 @@ def rule_R(x: Layer, t: Mapping[str, Any]) -> Terms:
     with_P = on(x.alpha_first, "ab") * read(t["P"], "acda") + on(x.alpha_second, "ab") * read(t["P"], "acdb")
     return {
         "four curved": x.C**2 * x.four(3, 1, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "ad"),
-        "four": x.lam * x.C * x.four(2, 0, 1, 1) * on(x.H, "ac") * on(x.H, "ad"),
+        "four": x.rate("ab") * x.C * x.four(2, 0, 1, 1) * on(x.H, "ac") * on(x.H, "ad"),
         "B": outer * x.C * on(x.alpha_first, "ab") * read(t["B"], "aacd"),
         "P": outer * x.C * with_P,
-        "R": outer * x.C**2 * on(x.slopes, "ab") * t["R"],
+        "R": outer * x.C**2 * on(x.slopes, "ab") * read(t["R"], "abcd"),
     }
 
 
@@ -194,28 +225,28 @@ def rule_S(x: Layer, t: Mapping[str, Any]) -> Terms:
     outer = x.r * on(x.slopes, "cd")
     return {
         "four curved": x.C**2 * x.four(2, 2, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "bd"),
-        "four": x.lam * x.C * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
-        "B": outer * x.C * on(x.alpha_second, "ab") * t["B"],
-        "S": outer * x.C**2 * on(x.slopes, "ab") * t["S"],
+        "four": x.rate("ab") * x.C * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
+        "B": outer * x.C * on(x.alpha_second, "ab") * read(t["B"], "abcd"),
+        "S": outer * x.C**2 * on(x.slopes, "ab") * read(t["S"], "abcd"),
     }
 
 
 def rule_T(x: Layer, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are T's own; the theory page writes them a, c, d, b: pairs (a, b) and (d, c), H between a and d
     F, Q = t["F"], t["Q"]
-    with_F = on(x.alpha_first, "ab") * read(F, "aacd") + on(x.alpha_second, "ab") * read(F, "bacd")
-    over_f = on(x.alpha_first, "dc") * read(with_F, "abdd") + on(x.alpha_second, "dc") * with_F
+    over_f = on(x.alpha_first, "dc") * _with_F(x, F, "dd") + on(x.alpha_second, "dc") * _with_F(x, F, "cd")
     # Q_{d c a e}: slots (b, d, a, e) of the page
     with_Q = on(x.alpha_first, "ab") * read(Q, "dcaa") + on(x.alpha_second, "ab") * read(Q, "dcab")
     with_Q_too = on(x.alpha_first, "dc") * read(Q, "abdd") + on(x.alpha_second, "dc") * read(Q, "abdc")
     four = x.C**2 * on(x.H, "ab") * on(x.H, "dc") * x.four(2, 1, 1, 2)
-    four = four + x.lam * x.C * on(x.H, "ab") * x.four(2, 1, 0, 1) + x.lam * x.C * on(x.H, "dc") * x.four(1, 0, 1, 2)
+    four = four + x.rate("dc") * x.C * on(x.H, "ab") * x.four(2, 1, 0, 1)
+    four = four + x.rate("ab") * x.C * on(x.H, "dc") * x.four(1, 0, 1, 2)
     return {
-        "four": (four + x.lam**2 * x.four(1, 0, 0, 1)) * on(x.H, "ad"),
+        "four": (four + x.rate("ab") * x.rate("dc") * x.four(1, 0, 0, 1)) * on(x.H, "ad"),
         "F": x.r * over_f,
         "Q": x.r * x.C * on(x.slopes, "dc") * with_Q,
         "Q mirrored": x.r * x.C * on(x.slopes, "ab") * with_Q_too,
-        "T": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "dc") * t["T"],
+        "T": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "dc") * read(t["T"], "abcd"),
     }
 
 
@@ -223,7 +254,7 @@ def rule_U(x: Layer, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are U's own; the theory page writes them a, d, b, c
     return {
         "four": x.C**2 * x.four(2, 1, 2, 1) * on(x.H, "ac") * on(x.H, "ad") * on(x.H, "cb"),
-        "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * t["U"],
+        "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["U"], "abcd"),
     }
 
 

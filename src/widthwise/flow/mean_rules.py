@@ -13,6 +13,8 @@ from widthwise.flow.legs import Legs
 
 def _entries(tensor, first: str, second: str):
     """tensor_(first)(second) with letters a, b, as a matrix over (a, b)."""
+    if hasattr(tensor, "read"):
+        return tensor.read(first + second)
     n = np.arange(tensor.shape[0])
     grid = {"a": n[:, None], "b": n[None, :]}
     return tensor[tuple(grid[letter] for letter in first + second)]

@@ -103,7 +103,8 @@ def _table(rungs: Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[
     if not len(K) or not terms:
         return np.empty((len(K), len(terms))), 1e-15
     share = np.exp2(np.asarray(steps.square.exponent) - steps.seen.exponent)
-    return moments(rungs, terms, K, share * steps.square.mantissa / steps.seen.mantissa)
+    # numpy from here on: jax would compile its indexing anew for every number of kernels
+    return moments(rungs, terms, K, np.asarray(share * steps.square.mantissa / steps.seen.mantissa))
 
 
 def _terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:

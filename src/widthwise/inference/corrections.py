@@ -6,13 +6,18 @@ import warnings
 
 import numpy as np
 
-from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable
+from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
 from widthwise.flow.finite import FiniteFlow, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP
 
 TRAINING = ("G1", "H1", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
 PRIOR = ("G1", "V")
+METHODS = ("auto", "full", "tiles")
+#: Full tensors up to this many bytes (about 31 inputs in all) are quickest; beyond, `predict` goes by tiles.
+SMALL = 1 << 28
+#: Bytes for each plane and layer (tables of eleven functions up to degree 64), and for each triple of inputs.
+PLANE_BYTES, TILE_BYTES = 250_000, 1500
 #: Corrections above this share of the leading term are worth a warning.
 LARGE = 0.5
 #: Estimated relative errors of the tensors above this are worth a warning.
@@ -23,6 +28,18 @@ ROUNDING = 1e-9
 
 def require_tensors(net: MLP, inputs: int, wanted: tuple[str, ...]) -> None:
     """Refuse kinked activations and what does not fit into memory before anything is computed."""
+    check_smooth(net, wanted)
+    needed = full_bytes(inputs, wanted)
+    most = int(inputs * (available_bytes() / needed) ** 0.25)
+    require_memory(
+        needed,
+        f"order=1 on {inputs} training and test inputs, {len(wanted)} tensors of up to {inputs}⁴ entries",
+        f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0.",
+    )
+
+
+def check_smooth(net: MLP, wanted: tuple[str, ...]) -> None:
+    """Refuse activations for which the tensors do not exist, with a neighbour for which they do."""
     try:
         check_existence(net.activation, wanted)
     except NotDifferentiable as error:
@@ -32,28 +49,53 @@ def require_tensors(net: MLP, inputs: int, wanted: tuple[str, ...]) -> None:
             error.expected,
             "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step.",
         ) from None
-    full = 8 * inputs**4
-    # tensors of two layers, or in two bases, what one rule reads with its temporaries, weights of the algorithm
-    needed = (2 * len(wanted) + 12) * full
-    most = int(inputs * (available_bytes() / needed) ** 0.25)
+
+
+def full_bytes(inputs: int, wanted: tuple[str, ...]) -> int:
+    """Memory of the tensors: those of two layers, or in two bases, what one rule reads with its temporaries, weights
+    of the algorithm."""
+    return (2 * len(wanted) + 12) * 8 * inputs**4
+
+
+def tiled_bytes(net: MLP, inputs: int) -> int:
+    """Memory without them: tables of planes at every layer, and a tile with faces and weights."""
+    return (net.depth - 1) * inputs * (inputs + 1) // 2 * PLANE_BYTES + TILE_BYTES * inputs**3
+
+
+def choose_method(net: MLP, inputs: int, method: str) -> str:
+    """ "full" or "tiles" for `predict`: full tensors while they are small, and what does not fit is refused."""
+    if method not in METHODS:
+        raise UnknownName.of("method", method, METHODS)
+    check_smooth(net, TRAINING)
+    if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= SMALL):
+        require_tensors(net, inputs, TRAINING)
+        return "full"
+    needed = tiled_bytes(net, inputs)
+    most = int(inputs * (available_bytes() / needed) ** 0.5)
     require_memory(
         needed,
-        f"order=1 on {inputs} training and test inputs, {len(wanted)} tensors of up to {inputs}⁴ entries",
+        f"order=1 on {inputs} training and test inputs in tiles",
         f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0.",
     )
+    return "tiles"
 
 
 def joint_tensors(net: MLP, X: np.ndarray, wanted: tuple[str, ...], progress=None) -> FiniteFlow:
     """The tensors of the output layer on all inputs."""
     flow = finite_flow(net, X, wanted, with_theta="H1" in wanted, last_only=True, progress=progress)
-    if flow.error > INACCURATE:
+    warn_if_inaccurate(flow.error, 5)
+    return flow
+
+
+def warn_if_inaccurate(error: float, level: int) -> None:
+    """A word, `level` calls up, about tensors whose estimated error is above what averages need."""
+    if error > INACCURATE:
         warnings.warn(
-            f"estimated relative error {flow.error:.1e} of the tensors of order 1/n: nearly parallel inputs at a "
+            f"estimated relative error {error:.1e} of the tensors of order 1/n: nearly parallel inputs at a "
             "kernel so large that the activation oscillates or saturates within it",
             AccuracyWarning,
-            stacklevel=4,
+            stacklevel=level,
         )
-    return flow
 
 
 def at_output(flow: FiniteFlow) -> dict[str, np.ndarray]:

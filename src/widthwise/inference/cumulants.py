@@ -104,8 +104,8 @@ def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str,
     >>> tensors = {"K": np.array([[2.0]]), "G1": np.array([[0.5]]), "V": np.full((1, 1, 1, 1), 3.0)}
     >>> left, right = (monomial(np.ones(1), "ab"[k], *[("z", "IJ"[k], "ab"[k])] * 2) for k in (0, 1))
     >>> parts = covariance([left], [right], "IaJb", Cumulants(tensors, np.zeros((1, 1))))    # 2K², 4KG1 + 3V
-    >>> [float(part[0, 0, 0, 0]) for part in parts]
-    [8.0, 13.0]
+    >>> float(parts.order0.squeeze()), float(parts.order1.squeeze())
+    (8.0, 13.0)
     """
     right = list(right)
     products = [(first * second, len(first.factors)) for first in left for second in right]

@@ -12,12 +12,24 @@ from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.flow import kernel_flow
 from widthwise.flow.finite import FiniteFlow
+from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.inference.clock import Clock
-from widthwise.inference.corrections import PRIOR, TRAINING, at_output, joint_tensors, require_tensors, warn_if_large
+from widthwise.inference.contraction_first import contracted_moments
+from widthwise.inference.corrections import (
+    PRIOR,
+    TRAINING,
+    at_output,
+    choose_method,
+    joint_tensors,
+    require_tensors,
+    warn_if_inaccurate,
+    warn_if_large,
+)
 from widthwise.inference.gaussian_process import GaussianProcess, draw
 from widthwise.inference.linear_training import Kernels, trained
 from widthwise.inference.posterior_corrections import posterior_corrections
-from widthwise.inference.trained_moments import Basis, moments_at_tests, moments_at_training
+from widthwise.inference.tiles import count_quadruples
+from widthwise.inference.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
 from widthwise.network import MLP, GradientFlow, check_inputs
 from widthwise.network.inputs import check_targets
@@ -30,17 +42,30 @@ _TRAIN_PAIRS = ("output", "train", "output_", "train_")
 
 
 def predict(
-    net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithm: Algorithm | None = None, *, order: int = 0
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    algorithm: Algorithm | None = None,
+    *,
+    order: int = 0,
+    loss: str = "squared",
+    method: str = "auto",
 ) -> xr.Dataset:
     """Mean and covariance, over initialisations, of the trained network's outputs (theory §8).
 
     Parameters
     ----------
-    X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output; loss ½Σ(z−y)².
+    X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output.
     X_test : (tests, features).
     algorithm : `GradientFlow()` (default) or `GradientDescent(learning_rate)`, to convergence or for a given
         time; or `NewtonStep()`, which fits the training data in one step.
     order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
+    loss : "squared", ½Σ(z−y)², the one loss under which training is solved.
+    method : how order 1 is summed. "full" holds every tensor on all training and test inputs, memory like N⁴; "tiles"
+        carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
+        "auto" takes "full" while that is at most 256 MiB, up to 31 inputs in all, and for activations too sharp for
+        tiles; otherwise "tiles". The attribute `method` says which. Results agree to the tolerance of the tensors.
 
     Returns
     -------
@@ -57,11 +82,11 @@ def predict(
     >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
     True
     """
-    _check_order(order)
+    check_order(order)
+    check_loss(loss)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
-    if order == 1:
-        require_tensors(net, len(X) + len(X_test), TRAINING)
+    chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
     kernels = _kernels(net, X, X_test)
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
@@ -72,14 +97,46 @@ def predict(
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
     if order == 1:
-        flow = joint_flow(net, X, X_test, TRAINING)
-        details |= {"route": flow.route, "numerical_error": flow.error}
-        basis, clock = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), Clock.of(algorithm)
-        (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
+        tests, training, how = _order_one(net, X, y, X_test, spectrum, Clock.of(algorithm), chosen, method)
+        details |= how
         variables = _corrected(net, variables, tests.mean, tests.covariance, np.linalg.norm(kernels.K_xx))
         variables["train_mean1"] = (("output", "train"), training.mean)
         variables["train_cov1"] = (_TRAIN_PAIRS, training.covariance)
     return label(variables, net, **details)
+
+
+def _order_one(
+    net: MLP,
+    X: np.ndarray,
+    y: np.ndarray,
+    X_test: np.ndarray,
+    spectrum: Spectrum,
+    clock: Clock,
+    method: str,
+    asked: str,
+) -> tuple[Moments, Moments, dict[str, Any]]:
+    """Coefficients of 1/n at test and at training inputs, and how they were computed."""
+    if method == "tiles":
+        total = count_quadruples(len(X), len(X_test), net.depth)
+        with DelayedProgress("tiles of order 1/n", None) as bar:
+            inputs = np.concatenate([X, X_test])
+            tiled = QuadrupleFlow(net, inputs, TRAINING, progress=lambda done: bar(done, total))
+            if tiled.possible:
+                tests, training = contracted_moments(tiled, spectrum, y, clock)
+                warn_if_inaccurate(tiled.error, 4)
+                return tests, training, {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
+        if asked == "tiles":
+            raise InvalidInput(
+                "method",
+                f"'tiles' for {net.activation.name}, too sharp at these kernels for Hermite planes",
+                "'auto' or 'full'",
+                "Such expectations are sampled, for all inputs at once.",
+            )
+        require_tensors(net, len(inputs), TRAINING)
+    flow = joint_flow(net, X, X_test, TRAINING)
+    basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
+    (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
+    return tests, training, {"route": flow.route, "numerical_error": flow.error, "method": "full"}
 
 
 def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int = 0, noise: float = 0.0) -> xr.Dataset:
@@ -100,13 +157,13 @@ def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int =
     >>> bool(abs(b["mean"][0, 0]) < 1e-9), bool(b["cov"] > 0)
     (True, True)
     """
-    _check_order(order)
+    check_order(order)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
-    noise = _check_noise(noise)
+    noise = check_noise(noise)
     if order == 1:
         require_tensors(net, len(X) + len(X_test), PRIOR)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
-    process = _condition(K_AA, noise, X)
+    process = condition(K_AA, noise, X)
     evidence, change = process.log_evidence(y), {}
     variables = _moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
     details = {"kind": "posterior", "order": order, "noise": noise}
@@ -145,8 +202,7 @@ def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataAr
     values = draw(
         np.zeros((len(X), net.widths[-1])),
         K,
-        check_integer("samples", samples, 1, expected="a positive integer"),
-        check_integer("seed", seed, 0, expected="a non-negative integer"),
+        *_draws(samples, seed),
     )
     return xr.DataArray(values, dims=("sample", "output", "test"), name="prior", attrs={"network": net.to_json()})
 
@@ -163,14 +219,13 @@ def sample_posterior(
     True
     """
     X, y, X_test = check_data(net, X_train, y_train, X_test)
-    noise = _check_noise(noise)
+    noise = check_noise(noise)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
-    process = _condition(K_AA, noise, X)
+    process = condition(K_AA, noise, X)
     values = draw(
         process.mean(K_xA, y),
         process.covariance(K_xx, K_xA),
-        check_integer("samples", samples, 1, expected="a positive integer"),
-        check_integer("seed", seed, 0, expected="a non-negative integer"),
+        *_draws(samples, seed),
     )
     return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
 
@@ -194,7 +249,7 @@ def _kernels(net: MLP, X: np.ndarray, X_test: np.ndarray) -> Kernels:
     return Kernels(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
 
 
-def _condition(K_AA: np.ndarray, noise: float, X: np.ndarray) -> GaussianProcess:
+def condition(K_AA: np.ndarray, noise: float, X: np.ndarray) -> GaussianProcess:
     if noise == 0.0 and coinciding_rows(X):
         raise refuse_singular(K_AA, X, "K", "set noise > 0")
     return GaussianProcess.condition(K_AA, noise, X)
@@ -253,12 +308,22 @@ def check_algorithm(algorithm: Any) -> Algorithm:
     return algorithm
 
 
-def _check_order(order: int) -> None:
+def check_loss(loss: Any) -> None:
+    if loss != "squared":
+        raise InvalidInput(
+            "loss",
+            repr(loss),
+            "'squared', ½Σ(z−y)²",
+            "Under another loss errors do not evolve linearly even at infinite width, and there is no closed form.",
+        )
+
+
+def check_order(order: int) -> None:
     if isinstance(order, bool) or order not in (0, 1):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
 
 
-def _check_noise(noise: float) -> float:
+def check_noise(noise: float) -> float:
     try:
         value = float(noise)
     except (TypeError, ValueError):

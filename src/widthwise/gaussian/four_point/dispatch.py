@@ -42,11 +42,16 @@ class FourPoint:
 
     @property
     def error(self) -> float:
-        families: dict[Orders, list[int]] = {}
-        for column, orders in enumerate(self.placed):
-            families.setdefault(tuple(sorted(orders)), []).append(column)
-        error, value = self.errors.max(axis=0), np.maximum(self.values.max(axis=0), -self.values.min(axis=0))
-        return float(max(error[c].max() / max(value[c].max(), 1e-300) for c in families.values()))
+        value = np.maximum(self.values.max(axis=0), -self.values.min(axis=0))
+        return relative_error(self.placed, self.errors.max(axis=0), value)
+
+
+def relative_error(placed: tuple[Orders, ...], error: np.ndarray, value: np.ndarray) -> float:
+    """The largest error bound of a family relative to its largest value, from the largest of each assignment."""
+    families: dict[Orders, list[int]] = {}
+    for column, orders in enumerate(placed):
+        families.setdefault(tuple(sorted(orders)), []).append(column)
+    return float(max(error[c].max() / max(value[c].max(), 1e-300) for c in families.values()))
 
 
 def four_point(
@@ -77,7 +82,7 @@ def four_point(
     # the linear activation has no kink: its planes end at the second degree, and its higher derivatives are there
     linear = homogeneous(activation.closed) if activation.kinks else None
     if linear is None:
-        _check_fourth_moments(activation, K, highest)
+        check_fourth_moments(activation, K, highest)
     if method == "orthants" or (method == "auto" and linear is not None):
         if linear is None:
             raise UnknownName.of("method", method, [m for m in METHODS if m != "orthants"], " for this activation")
@@ -119,7 +124,7 @@ def _orthant_error(K: np.ndarray) -> float:
     return _ORTHANT_ERROR_CLOSE if np.any((apart > 1e-12) & (apart < _CLOSE)) else _ORTHANT_ERROR
 
 
-def _check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:
+def check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:
     """By Hölder's inequality every product of four exists where the fourth moments do."""
     scale, grid = np.sqrt(np.diag(K).max(keepdims=True)), trapezoidal(400)
     for order in range(highest + 1):

@@ -46,19 +46,20 @@ def overlaps(
     """What the degrees of the tables contribute to each quadruple.
 
     For smooth activations blocks of degrees fall off at least geometrically, so what is left is taken as twice the last
-    one. They end early once two in a row are below a tenth of the tolerance for all quadruples of the call.
+    one. For each quadruple they end once two in a row are below a tenth of the tolerance: its value does not depend on
+    which others are computed with it.
     """
     ratio = np.divide(place.second, place.first, out=np.zeros_like(place.second), where=place.first > 0.0)
     where = [jnp.asarray(x) for x in (first, second, place.first, ratio, place.turn_first, place.turn_second)]
     chosen = jnp.asarray(_columns(tables.types, placed)[place.pairing])
     size = _sizes(jnp.asarray(tables.norm), where[0], where[1], chosen)
     total = jnp.zeros((len(first), len(tables.types), len(tables.types)))
-    values, change, quiet = jnp.zeros(size.shape), size, 0
+    values, change, quiet = jnp.zeros(size.shape), size, jnp.zeros(len(first), int)
     for block in tables.blocks:
         given = (block.cosine, block.sine, _matrices(block.start), float(block.start))
-        total, values, change, largest = _add_block(total, values, size, chosen, *given, *where)
-        quiet = quiet + 1 if float(largest) <= 0.1 * tolerance else 0
-        if quiet == 2:
+        so_far = (total, values, change, quiet)
+        total, values, change, quiet = _add_block(*so_far, size, 0.1 * tolerance, chosen, *given, *where)
+        if int(quiet.min()) == 2:
             break
     return Overlaps(np.asarray(values), 2.0 * np.asarray(change), np.asarray(size))
 
@@ -78,11 +79,13 @@ def _matrices(start: int):
 
 @jax.jit
 def _add_block(
-    total, values, size, chosen, cosine, sine, matrices, start, first, second, s, ratio, turn_first, turn_second
-):
+    total, values, change, quiet, size, small, chosen, cosine, sine, matrices, start, first, second, s, ratio,
+    turn_first, turn_second,
+):  # fmt: skip
     """Add the degrees of a block to the sums over pairs of types (quadruples, types, types).
 
-    Returns them, the wanted ones, how these have changed, and the largest change relative to the sizes.
+    Returns them, the wanted ones, how these have changed, and in how many blocks in a row, up to two, by no more than
+    `small` relative to the sizes. After two they stay as they are.
     """
     half = cosine.shape[-1]
     even_powers = jnp.power(ratio[:, None], 2.0 * jnp.arange(half))
@@ -106,8 +109,11 @@ def _add_block(
 
     total = jax.lax.scan(degree, total, (jnp.arange(BLOCK), cosine, sine, *matrices))[0]
     now = total[jnp.arange(len(total))[:, None], chosen[:, 0], chosen[:, 1]]
-    change = jnp.abs(now - values)
-    return total, now, change, jnp.max(change / jnp.maximum(size, 1e-300))
+    done = (quiet == 2)[:, None]
+    now = jnp.where(done, values, now)
+    change = jnp.where(done, change, jnp.abs(now - values))
+    still = jnp.all(change <= small * size, axis=1)
+    return total, now, change, jnp.where(still, jnp.minimum(quiet + 1, 2), 0)
 
 
 @lru_cache(maxsize=64)

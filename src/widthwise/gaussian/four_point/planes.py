@@ -12,13 +12,15 @@ from widthwise.activations import Activation
 from widthwise.gaussian.four_point.families import Orders, quadruples
 from widthwise.gaussian.four_point.geometry import Geometry, geometry
 from widthwise.gaussian.four_point.overlap import overlaps, planes_of, truncation
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, plane_tables, resolvable
+from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolvable
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
 DEGREES = (32, 64, 128, 256)
 #: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
 #: series converges slowly, and planes are integrated one by one. Sharp ones of more inputs are left to the sample.
 SLOW_DEGREES, MOST_SHARP = 64, 8
+#: Kept tables are made for all planes once this share of them is wanted.
+SOME = 0.3
 #: Quadruples in one compiled call, on a processor and on an accelerator; and when there are but a few.
 CHUNKS, FEW = {"cpu": 256, "gpu": 1 << 15}, 32
 
@@ -35,34 +37,73 @@ def plane_route(
     `tolerance` is relative to √⟨f²⟩√⟨g²⟩ of the two plane functions. None where the activation is too sharp for the
     kernel to be resolved at so many inputs.
     """
-    listed = quadruples(len(K))
-    scale = np.sqrt(np.diag(K))
-    rho = K / np.maximum(np.outer(scale, scale), 1e-300)
-    values = np.zeros((len(listed.sorted), len(placed)))
-    errors = np.zeros(values.shape)
-    left = np.flatnonzero(listed.distinct > 2)
-    accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
-    slow = bool(activation.kinks) or not resolvable(activation, K, accuracy)
-    if slow and not activation.kinks and len(K) > MOST_SHARP:
-        return None
-    task = _Task(tolerance, slow, progress or (lambda share: None), len(left))
-    small = np.flatnonzero(listed.distinct <= 2)
-    # quadruples of one or two inputs need no series at all
-    schedule = (SLOW_DEGREES,) if slow else DEGREES
-    schedule = schedule if len(left) else (BLOCK,)
-    where = geometry(rho, listed.sorted[left])
-    for start, degrees in zip((0, *schedule), schedule, strict=False):
-        quads = listed.sorted[left]
-        only = None if len(small) else _wanted(len(K), quads, where)
-        tables = plane_tables(activation, K, placed, degrees, None if slow else accuracy, start, only)
-        if len(small):
-            _fill_small(values, tables, listed.sorted, listed.distinct)
-            errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
-        unfinished = _overlap_all(tables, placed, quads, where, left, values, errors, task)
-        left, where = left[unfinished], Geometry(*(field[unfinished] for field in where))
-        if not len(left):
-            break
-    return values, errors
+    series = PlaneSeries(activation, K, placed, tolerance)
+    return series(quadruples(len(K)).sorted, progress) if series.possible else None
+
+
+class PlaneSeries:
+    """Four-point expectations of any list of quadruples of the inputs of one kernel.
+
+    With `keep` the tables of planes stay for the next list: of higher degree those that some quadruple has asked for.
+    """
+
+    def __init__(
+        self, activation: Activation, K: np.ndarray, placed: tuple[Orders, ...], tolerance: float, keep: bool = False
+    ):
+        self.activation, self.K, self.placed, self.tolerance = activation, K, placed, tolerance
+        scale = np.sqrt(np.diag(K))
+        self.rho = K / np.maximum(np.outer(scale, scale), 1e-300)
+        self.accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
+        self.slow = bool(activation.kinks) or not resolvable(activation, K, self.accuracy)
+        self.kept: dict[int, PlaneTables] | None = {} if keep else None
+
+    @property
+    def possible(self) -> bool:
+        """Sharp activations, planes integrated one by one, are followed for few inputs only."""
+        return not self.slow or bool(self.activation.kinks) or len(self.K) <= MOST_SHARP
+
+    def __call__(
+        self, quads: np.ndarray, progress: Callable[[float], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values (quadruples, assignments) and error bounds of sorted quadruples (count, 4)."""
+        values = np.zeros((len(quads), len(self.placed)))
+        errors = np.zeros(values.shape)
+        distinct = 1 + np.count_nonzero(np.diff(quads, axis=1), axis=1)
+        left, small = np.flatnonzero(distinct > 2), np.flatnonzero(distinct <= 2)
+        task = _Task(self.tolerance, self.slow, progress or (lambda share: None), len(left))
+        # quadruples of one or two inputs need no series at all
+        schedule = (SLOW_DEGREES,) if self.slow else DEGREES
+        schedule = schedule if len(left) else (BLOCK,)
+        where = geometry(self.rho, quads[left])
+        for start, degrees in zip((0, *schedule), schedule, strict=False):
+            only = None if len(small) else _wanted(len(self.K), quads[left], where)
+            tables = self._tables(start, degrees, only)
+            if len(small):
+                _fill_small(values, tables, quads, distinct)
+                errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
+            unfinished = _overlap_all(tables, self.placed, quads[left], where, left, values, errors, task)
+            left, where = left[unfinished], Geometry(*(field[unfinished] for field in where))
+            if not len(left):
+                break
+        return values, errors
+
+    def _tables(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
+        """Tables of the planes that are wanted, added to those kept."""
+        if self.kept is None:
+            return self._made(start, degrees, only)
+        found = self.kept.get(degrees)
+        missing = np.ones(self.K.shape, bool) if only is None or start == 0 else only | only.T
+        if found is None:
+            self.kept[degrees] = self._made(start, degrees, missing)
+        elif np.any(found.plane[missing] < 0):
+            # all at once rather than a few more each time
+            missing |= np.count_nonzero(missing | (found.plane >= 0)) > SOME * missing.size
+            self.kept[degrees] = joined(found, self._made(start, degrees, missing & (found.plane < 0)))
+        return self.kept[degrees]
+
+    def _made(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
+        accuracy = None if self.slow else self.accuracy
+        return plane_tables(self.activation, self.K, self.placed, degrees, accuracy, start, only)
 
 
 class _Task(NamedTuple):

@@ -88,13 +88,14 @@ def series_left(found: Singles, placed, rho: np.ndarray, first: np.ndarray, seco
     return np.where(first == second, 0.0, left)
 
 
-def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: int, first, second, rho) -> PlaneMoments:
+def smooth_moments(
+    found: Singles, data: PlaneSeriesData, types, placed: tuple[Orders, ...], degrees: int, first, second, rho
+) -> PlaneMoments:
     """Planes (first, second) with correlation rho inside; an input with itself needs no series."""
     orders = sorted(found.values)
     p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
     coefficients = np.zeros((len(first), len(types), degrees, degrees))
     apart = np.flatnonzero(first != second)
-    data = _Series.of(found, degrees) if len(apart) else None
     backend = jax.default_backend()
     step = max(1, _NUMBERS.get(backend, _NUMBERS["gpu"]) // (len(orders) * degrees) ** 2)
     for start in range(0, len(apart), step):
@@ -104,7 +105,7 @@ def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: i
         coefficients[rows] = np.asarray(made)[: len(rows), p, :, q].swapaxes(0, 1)
     alone = np.flatnonzero(first == second)
     for number, pair in enumerate(types):
-        series = _two_factors(found, pair)[first[alone], :degrees]
+        series = _two_factors(found, pair, first[alone])[:, :degrees]
         coefficients[alone, number, : series.shape[1], 0] = series
     overlap = _Overlaps(found, first, second, rho)
     norm = np.stack([overlap((a, a), (b, b)) for a, b in types], axis=1)
@@ -113,12 +114,12 @@ def smooth_moments(found: Singles, types, placed: tuple[Orders, ...], degrees: i
     return PlaneMoments(coefficients, norm, two, one)
 
 
-def _two_factors(found: Singles, pair: tuple[int, int]) -> np.ndarray:
-    """Coefficients (inputs, terms) of σ^(p) σ^(q) at one input."""
-    return (found.values[pair[0]] * found.values[pair[1]]) @ (found.polynomials * found.weight).T
+def _two_factors(found: Singles, pair: tuple[int, int], inputs: np.ndarray) -> np.ndarray:
+    """Coefficients (inputs, terms) of σ^(p) σ^(q) at some inputs."""
+    return (found.values[pair[0]][inputs] * found.values[pair[1]][inputs]) @ (found.polynomials * found.weight).T
 
 
-class _Series(NamedTuple):
+class PlaneSeriesData(NamedTuple):
     """⟨σ^(p) he_i he_k⟩ (inputs, orders, degrees, terms), g_m (inputs, orders, terms + degrees), log √C(k+j, j)."""
 
     links: jax.Array
@@ -126,7 +127,7 @@ class _Series(NamedTuple):
     log_binomials: np.ndarray
 
     @classmethod
-    def of(cls, found: Singles, degrees: int) -> _Series:
+    def of(cls, found: Singles, degrees: int) -> PlaneSeriesData:
         orders = sorted(found.values)
         values = np.stack([found.values[order] for order in orders], axis=1)
         links = _links(values, found.polynomials[:degrees], found.polynomials * found.weight)
@@ -141,7 +142,7 @@ def _links(values, polynomials, weighted):
 
 
 @partial(jax.jit, static_argnums=1)
-def _coefficients(data: _Series, one_by_one: bool, first, second, rho):
+def _coefficients(data: PlaneSeriesData, one_by_one: bool, first, second, rho):
     """C (planes, order at a, degree in u_1, order at b, degree in u_2)."""
     orders, degrees, terms = data.links.shape[1:]
     j, k = jnp.arange(degrees)[:, None], jnp.arange(terms)[None, :]

@@ -7,7 +7,9 @@ Coefficients of one degree are kept in the basis of angular harmonics, where tur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +20,24 @@ from widthwise.gaussian.four_point.families import Orders, pair_types
 from widthwise.gaussian.four_point.grids import smooth_grid
 from widthwise.gaussian.four_point.harmonics import harmonics
 from widthwise.gaussian.four_point.kinked_planes import kinked_moments
-from widthwise.gaussian.four_point.smooth_planes import PlaneMoments, series_left, singles, smooth_moments
+from widthwise.gaussian.four_point.smooth_planes import (
+    PlaneMoments,
+    PlaneSeriesData,
+    series_left,
+    singles,
+    smooth_moments,
+)
 
 #: Degrees are handled in blocks of this many.
 BLOCK = 8
+#: Coefficients of planes that are worked on at a time.
+PIECE = 1 << 22
 #: Terms of the single-input series that are tried in turn.
 TERMS = (96, 192, 384, 768)
+
+
+#: Moments of planes (first, second) with correlations rho.
+Moments = Callable[[np.ndarray, np.ndarray, np.ndarray], PlaneMoments]
 
 
 @dataclass(frozen=True)
@@ -39,8 +53,8 @@ class Block:
 class PlaneTables:
     """Everything that pairs of inputs say about quadruples.
 
-    `plane[a, b]` numbers the planes a ≤ b. `norm[plane, type]` is √⟨(σ^(p)_a σ^(q)_b)²⟩, `left[plane]` the largest
-    share of any type's norm that all degrees together leave out.
+    `plane[a, b]` numbers the planes a ≤ b; blocks and norms have room for some more. `norm[plane, type]` is
+    √⟨(σ^(p)_a σ^(q)_b)²⟩, `left[plane]` the largest share of any type's norm that all degrees together leave out.
     `two[plane, k, assignment]` are the moments of the sorted quadruples (a,a,a,b), (a,a,b,b), (a,b,b,b) and
     `one[a, assignment]` those of (a,a,a,a).
     """
@@ -80,11 +94,53 @@ def plane_tables(
     plane = np.full((inputs, inputs), -1, np.int32)
     plane[first, second] = plane[second, first] = np.arange(len(first))
     rho = np.where(first == second, 1.0, K[first, second] / np.maximum(scale[first] * scale[second], 1e-300))
-    if accuracy is None:
-        found = _by_panels(activation, types, placed, degrees, scale, first, second, rho)
-    else:
-        found = _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy)
-    return _assemble(found, types, start, degrees, plane, first == second)
+    moments_of = (
+        partial(_by_panels, activation, types, placed, degrees, scale)
+        if accuracy is None
+        else _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy)
+    )
+    room = plane_room(len(first))
+    blocks = [_empty_block(degree, room, len(types)) for degree in range(start, degrees, BLOCK)]
+    moments = []
+    step = max(1, PIECE // (len(types) * degrees**2))
+    for begin in range(0, len(first), step):
+        piece = slice(begin, begin + step)
+        found = moments_of(first[piece], second[piece], rho[piece])
+        for k, degree in enumerate(range(start, degrees, BLOCK)):
+            _fill_block(blocks[k][:, :, piece][:, :, : len(found.norm)], found.coefficients, degree)
+        moments.append(_sizes(found, degrees))
+    norm, left, two, one = (np.concatenate(column) for column in zip(*moments, strict=True))
+    made = [Block(start + BLOCK * k, *map(jnp.asarray, blocks.pop(0))) for k in range(len(blocks))]
+    norm = np.pad(norm, ((0, room - len(norm)), (0, 0)), constant_values=1.0)
+    return PlaneTables(types, degrees, plane, made, norm, left, two, one[first == second])
+
+
+def plane_room(planes: int) -> int:
+    """Planes that tables have room for; few sizes, so that few are compiled."""
+    room = 32
+    while room < min(planes, 512):
+        room *= 2
+    return room if planes <= room else 512 * -(-planes // 512)
+
+
+def joined(one: PlaneTables, other: PlaneTables) -> PlaneTables:
+    """Tables of the planes of both, which share none, for the same degrees."""
+    used, more = len(one.left), len(other.left)
+    room = plane_room(used + more)
+
+    def together(a, b, axis: int) -> np.ndarray:
+        parts = [np.take(np.asarray(x), np.arange(n), axis=axis) for x, n in ((a, used), (b, more))]
+        pad = [(0, room - used - more) if k == axis else (0, 0) for k in range(parts[0].ndim)]
+        return np.pad(np.concatenate(parts, axis=axis), pad, constant_values=1.0)
+
+    blocks = [
+        Block(a.start, *(jnp.asarray(together(getattr(a, part), getattr(b, part), 1)) for part in ("cosine", "sine")))
+        for a, b in zip(one.blocks, other.blocks, strict=True)
+    ]
+    plane = np.where(other.plane >= 0, other.plane + used, one.plane)
+    left, two = (np.concatenate([getattr(x, part) for x in (one, other)]) for part in ("left", "two"))
+    norm = together(one.norm, other.norm, 0)
+    return PlaneTables(one.types, one.degrees, plane, blocks, norm, left, two, np.concatenate([one.one, other.one]))
 
 
 def _by_panels(activation: Activation, types, placed, degrees: int, scale, first, second, rho) -> PlaneMoments:
@@ -92,9 +148,10 @@ def _by_panels(activation: Activation, types, placed, degrees: int, scale, first
     return kinked_moments(activation, types, placed, degrees, scale[first], scale[second] * rho, scale[second] * width)
 
 
-def _by_series(activation, types, placed, degrees: int, scale, first, second, rho, accuracy: float) -> PlaneMoments:
+def _by_series(activation, types, placed, degrees: int, scale, first, second, rho, accuracy: float) -> Moments:
     """As many terms as the planes need; the few that no number of terms reaches go through panels."""
     one, poor = None, np.ones(len(first), bool)
+    by_panels = partial(_by_panels, activation, types, placed, degrees, scale)
     for terms in (t for t in TERMS if t >= degrees):
         grid = smooth_grid(activation, float(scale.max()) ** 2, terms, accuracy)
         if grid is None:
@@ -104,22 +161,26 @@ def _by_series(activation, types, placed, degrees: int, scale, first, second, rh
         if not poor.any():
             break
     if one is None or poor.all():
-        return _by_panels(activation, types, placed, degrees, scale, first, second, rho)
-    found = smooth_moments(one, types, placed, degrees, first, second, rho)
-    if poor.any():
-        better = _by_panels(activation, types, placed, degrees, scale, first[poor], second[poor], rho[poor])
-        for whole, part in zip(found, better, strict=True):
-            whole[poor] = part
-    return found
+        return by_panels
+    by_terms = partial(smooth_moments, one, PlaneSeriesData.of(one, degrees), types, placed, degrees)
+
+    def moments(first, second, rho) -> PlaneMoments:
+        found, poor = by_terms(first, second, rho), series_left(one, placed, rho, first, second) > accuracy
+        if poor.any():
+            for whole, part in zip(found, by_panels(first[poor], second[poor], rho[poor]), strict=True):
+                whole[poor] = part
+        return found
+
+    return moments
 
 
-def _assemble(found: PlaneMoments, types, start: int, degrees: int, plane, alone: np.ndarray) -> PlaneTables:
+def _sizes(found: PlaneMoments, degrees: int) -> tuple[np.ndarray, ...]:
+    """√⟨f²⟩, the largest share of it that the degrees leave out, and the moments of one and two inputs."""
     norm = np.maximum(found.norm, 1e-300)
     inside = np.add.outer(np.arange(degrees), np.arange(degrees)) < degrees
     share = np.einsum("ptij,ptij,ij->pt", found.coefficients, found.coefficients, inside.astype(float)) / norm
     left = np.sqrt(np.maximum(1.0 - share.min(axis=1), 64 * np.finfo(float).eps))
-    blocks = [_block(found.coefficients, degree) for degree in range(start, degrees, BLOCK)]
-    return PlaneTables(types, degrees, plane, blocks, np.sqrt(norm), left, found.two, found.one[alone])
+    return np.sqrt(norm), left, found.two, found.one
 
 
 def half_size(start: int) -> int:
@@ -130,14 +191,15 @@ def half_size(start: int) -> int:
     return half
 
 
-def _block(coefficients: np.ndarray, start: int) -> Block:
-    planes, types = coefficients.shape[:2]
-    half = half_size(start)
-    parts = np.zeros((2, BLOCK, planes, types, half))
+def _empty_block(start: int, planes: int, types: int) -> np.ndarray:
+    """Cosine and sine parts (2, degrees, planes, types, half)."""
+    return np.zeros((2, BLOCK, planes, types, half_size(start)))
+
+
+def _fill_block(parts: np.ndarray, coefficients: np.ndarray, start: int) -> None:
     for k in range(BLOCK):
         degree = start + k
-        matrices = harmonics(degree, half)
+        matrices = harmonics(degree, parts.shape[-1])
         for part, matrix, top in ((0, matrices.cosine, degree), (1, matrices.sine, degree - 1)):
             i = np.arange(top, -1, -2)
             parts[part, k] = coefficients[:, :, i, degree - i] @ matrix[: len(i)]
-    return Block(start, jnp.asarray(parts[0]), jnp.asarray(parts[1]))

@@ -1,22 +1,26 @@
-"""`expected_error` and `trained_kernel`, as labelled Datasets."""
+"""`expected_error`, `compare_algorithms` and `trained_kernel`, as labelled Datasets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from widthwise.errors import InvalidInput
 from widthwise.flow import kernel_flow
+from widthwise.flow.finite import FiniteFlow
 from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import TRAINING, at_output, require_tensors
 from widthwise.inference.labelled import check_algorithm, check_data, joint_flow, predict
+from widthwise.inference.observables.layer_kernels import layer_flows
 from widthwise.inference.trained_kernel import mean_kernel_change
-from widthwise.inference.trained_moments import Basis
+from widthwise.inference.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Algorithm, Spectrum
 from widthwise.network import MLP
 from widthwise.network.inputs import check_targets
-from widthwise.results.labels import label
+from widthwise.results.labels import label, layer_coordinate
 
 _PAIR = ("output", "test")
 _PAIRS = ("output", "test", "output_", "test_")
@@ -60,44 +64,120 @@ def expected_error(
     return label(variables, net, kind="expected_error", order=order, algorithm=p.attrs["algorithm"])
 
 
-def trained_kernel(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithm: Algorithm | None = None) -> xr.Dataset:
+def compare_algorithms(
+    net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]
+) -> xr.Dataset:
+    """Where several algorithms end, to order 1/n, and how far each ends from the first of them (theory §8).
+
+    Arguments as in `predict`, with a list of algorithms; the tensors are computed once for all of them. Trained to
+    convergence they agree at infinite width, and what they differ by is of order 1/n.
+
+    Returns
+    -------
+    Dataset with mean0, mean1, mean on (algorithm, output, test), cov0, cov1, cov on (algorithm, output, test, output_,
+    test_), change1 as in `trained_kernel`, and mean_difference, cov_difference: mean and cov less those of the first.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+    >>> data = [[-1.0], [1.0]], [0.5, 0.7], [[0.3]]
+    >>> c = compare_algorithms(net, *data, [ww.GradientFlow(), ww.GradientDescent(0.3), ww.NewtonStep()])
+    >>> [bool(abs(c[name][k, 0, 0]) < 1e-9) for k in (1, 2) for name in ("mean_difference", "mean0")]
+    [False, False, False, False]
+    >>> bool(np.allclose(c["mean0"], c["mean0"][0]))
+    True
+    """
+    if isinstance(algorithms, (str, bytes)) or not isinstance(algorithms, Sequence) or not algorithms:
+        raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
+    X, y, X_test = check_data(net, X_train, y_train, X_test)
+    algorithms = [check_algorithm(algorithm) for algorithm in algorithms]
+    require_tensors(net, len(X) + len(X_test), TRAINING)
+    spectrum = _checked_spectrum(net, X, algorithms)
+    flow = joint_flow(net, X, X_test, TRAINING)
+    basis, found = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), {}
+    for clock in map(Clock.of, algorithms):
+        orders = moments_at_tests(basis, clock)
+        for power, moments in enumerate(orders):
+            found.setdefault(f"mean{power}", []).append(moments.mean)
+            found.setdefault(f"cov{power}", []).append(moments.covariance)
+        found.setdefault("change1", []).append(mean_kernel_change(basis, clock)[:, len(y) :, :, len(y) :])
+    values = {name: np.array(rows) for name, rows in found.items()}
+    for name in ("mean", "cov"):
+        values[name] = values[f"{name}0"] + values[f"{name}1"] / net.n
+        values[f"{name}_difference"] = values[name] - values[name][0]
+    dims = {name: ("algorithm", *(_PAIR if name.startswith("mean") else _PAIRS)) for name in values}
+    coords = {"algorithm": [repr(algorithm) for algorithm in algorithms]}
+    variables = {name: (dims[name], value) for name, value in values.items()}
+    return label(variables, net, coords, kind="compare_algorithms", order=1, route=flow.route)
+
+
+def trained_kernel(
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    algorithm: Algorithm | None = None,
+    *,
+    by_layer: bool = False,
+) -> xr.Dataset:
     """How far training moves the neural tangent kernel on the test inputs, on average, to order 1/n (theory §8).
 
-    At infinite width it does not move. Arguments as in `predict`.
+    At infinite width it does not move. Arguments as in `predict`; `by_layer` splits the kernel into what the
+    parameters of each layer contribute, at the price of one more run of the recursions a layer.
 
     Returns
     -------
     Dataset on (output, test, output_, test_) with kernel0 (Θ at infinite width), initial1 and change1, the coefficients
-    of 1/n of the mean at initialisation and of the mean change by training, and kernel, the mean after training.
+    of 1/n of the mean at initialisation and of the mean change by training, and kernel, the mean after training. With
+    by_layer also kernel0_by_layer, initial1_by_layer, change1_by_layer, on (layer, …), which add up to the others.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "linear", lambda_b=0.0)     # gradient flow conserves H² − 4z²/n: the change is y² − 1
     >>> k = trained_kernel(net, [[1.0]], [2.0], [[1.0]])
     >>> round(float(k["change1"][0, 0, 0, 0]), 9)
     3.0
+    >>> k = trained_kernel(net, [[1.0]], [2.0], [[1.0]], by_layer=True)
+    >>> k["change1_by_layer"].values.ravel().round(9).tolist()
+    [1.5, 1.5]
     """
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
     require_tensors(net, len(X) + len(X_test), TRAINING)
+    spectrum = _checked_spectrum(net, X, [algorithm])
+    flow, clock = joint_flow(net, X, X_test, TRAINING), Clock.of(algorithm)
+    parts = _kernel_parts(flow, spectrum, y, clock)
+    total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
+    variables: dict[str, Any] = {name: (_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
+    coords: Any = {}
+    if by_layer:
+        layers = [
+            _kernel_parts(part, spectrum, y, clock) for part in layer_flows(net, np.concatenate([X, X_test]), len(X))
+        ]
+        coords = layer_coordinate(tuple(range(1, net.depth + 1)))
+        for name in parts:
+            variables[f"{name}_by_layer"] = (("layer", *_PAIRS), np.array([layer[name] for layer in layers]))
+    details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(algorithm), "route": flow.route}
+    return label(variables, net, coords, **details)
+
+
+def _checked_spectrum(net: MLP, X: np.ndarray, algorithms: Sequence[Algorithm]) -> Spectrum:
+    """Of Θ on the training inputs, on which each algorithm has to be stable."""
     Theta = kernel_flow(net, X, last_only=True).Theta
     assert Theta is not None
     spectrum = Spectrum.of(Theta[0])
-    spectrum.check(algorithm, Theta[0], X)
-    flow = joint_flow(net, X, X_test, TRAINING)
+    for algorithm in algorithms:
+        spectrum.check(algorithm, Theta[0], X)
+    return spectrum
+
+
+def _kernel_parts(flow: FiniteFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> dict[str, np.ndarray]:
+    """Θ, H1 and E[H* − Ĥ] at the tests, (output, test, output, test), from a flow over training, then test inputs."""
     basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
-    tests, identity = slice(len(X), None), np.eye(y.shape[1])
-    change = mean_kernel_change(basis, Clock.of(algorithm))[:, tests, :, tests]
+    tests, identity = slice(len(y), None), np.eye(y.shape[1])
     kernel0, initial1 = (
         np.einsum("ij,xy->ixjy", identity, matrix[tests, tests]) for matrix in (basis.Theta, basis.tensors["H1"])
     )
-    variables = {
-        "kernel0": (_PAIRS, kernel0),
-        "initial1": (_PAIRS, initial1),
-        "change1": (_PAIRS, change),
-        "kernel": (_PAIRS, kernel0 + (initial1 + change) / net.n),
-    }
-    details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(algorithm), "route": flow.route}
-    return label(variables, net, **details)
+    change = mean_kernel_change(basis, clock)[:, tests, :, tests]
+    return {"kernel0": kernel0, "initial1": initial1, "change1": change}
 
 
 def _diagonal(covariance: xr.DataArray) -> np.ndarray:

@@ -1,0 +1,95 @@
+"""Mean and covariance of trained outputs to order 1/n without tensors on all quadruples of inputs (theory §8).
+
+The same sums as `trained_moments`, in another order: tiles of quadruples flow to the output, are summed with the
+weights of the algorithm, and are dropped. Memory grows like N³, time like the N⁴/24 quadruples of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from widthwise.flow.quadruple_flow import QuadrupleFlow
+from widthwise.inference.clock import Clock
+from widthwise.inference.forms import FAMILIES
+from widthwise.inference.reduction import Reduction
+from widthwise.inference.tiles import tiles
+from widthwise.inference.trained_moments import Moments, rotate
+from widthwise.inference.trained_output import Weights
+from widthwise.inference.training_kernel import Spectrum
+
+
+def contracted_moments(flow: QuadrupleFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> tuple[Moments, Moments]:
+    """Coefficients of 1/n of the moments at the test inputs and at the training inputs; y (training inputs, outputs).
+
+    The inputs of the flow are the training inputs, then the test inputs.
+    """
+    U, modes = spectrum.vectors, len(y)
+    tests, outputs = flow.inputs - modes, y.shape[1]
+    matrices = {name: rotate(getattr(flow, name), U) for name in ("K", "Theta", "G1", "H1")}
+    mean = np.concatenate([-(U.T @ y).T, np.zeros((outputs, tests))], axis=1)
+    # trained to convergence the training data are fitted: nothing is random there
+    wanted = [(tests, False), (0, True)][: 1 if clock.duration is None else 2]
+    reductions = [
+        Reduction(clock, spectrum.values, others, at_training, matrices["K"], mean, U) for others, at_training in wanted
+    ]
+    for tile in tiles(flow, modes):
+        for family in FAMILIES:
+            orders = reductions[0].orders(family)
+            for leg in tile.legs(family):
+                found = tile.at(family, leg, orders, U)
+                for reduction in reductions:
+                    reduction.add(family, leg, tile, found)
+    at_tests, *at_training = (_assemble(reduction, matrices, mean, clock) for reduction in reductions)
+    nothing = Moments(np.zeros((outputs, modes)), np.zeros((outputs, modes, outputs, modes)))
+    readout = np.concatenate([-matrices["Theta"][modes:, :modes], np.eye(tests)], axis=1)
+    return _read(at_tests, readout), _read(at_training[0], U) if at_training else nothing
+
+
+def _read(moments: Moments, readout: np.ndarray) -> Moments:
+    covariance = np.einsum("xa,iajb,yb->ixjy", readout, moments.covariance, readout, optimize=True)
+    return Moments(moments.mean @ readout.T, covariance)
+
+
+def _assemble(r: Reduction, matrices: Mapping[str, np.ndarray], mean: np.ndarray, clock: Clock) -> Moments:
+    """Sums over outputs: theory §8, mean1 and cov1, before the readout. Letters as in `forms`; c and C, of z_Cc."""
+    modes = len(r.rates)
+    inputs = modes + r.others
+    K, G1, H1 = (matrices[name][:inputs, :inputs] for name in ("K", "G1", "H1"))
+    weights = Weights(clock, dict.fromkeys("apqr", r.rates), r.others, r.at_training)
+    free, once = (next(iter(part.values())) * _ends(weights, part) for part in (weights.free(), weights.once()))
+    m, K_c, one = mean[:, :modes], free[:, None] * K[:, :modes], np.eye(len(mean))
+    pairings = np.stack([np.einsum(f"{e},{f}->IJKM", one, one) for e, f in (("IJ", "KM"), ("IK", "JM"), ("IM", "JK"))])
+
+    def total(letters: str, *operands: np.ndarray) -> np.ndarray:
+        return np.einsum(letters, *operands, optimize=True)
+
+    s = r.sums
+    # of the ddH terms: two errors joined by K or at their means, the third open
+    opened = {leg: s[leg]["m"] + total("AB,xar->xABar", one, s[leg]["K"]) for leg in "pqr"}
+    average = -total("xIJKM,xKMap,Jp->Ia", pairings, opened["p"], m)
+    average -= total("xIJKJ,xaq,Kq->Ia", pairings, s["q"]["K"], m) + total("xIJJM,xar,Mr->Ia", pairings, s["r"]["K"], m)
+    mixed = -total("xICKM,xKMap,cp->CcIa", pairings, opened["p"], K_c)
+    mixed -= total("xIJCM,xJMaq,cq->CcIa", pairings, opened["q"], K_c)
+    mixed -= total("xIJKC,xJKar,cr->CcIa", pairings, opened["r"], K_c)
+    # of the dH terms
+    at_p, at_q = (s[f"d={leg}"][""] for leg in "pq")
+    average += total("xIJKJ,xaq,Kq->Ia", pairings, at_p, m) + total("xIJKK,xap,Jp->Ia", pairings, at_q, m)
+    opened_d = s["d"]["m"] + total("AB,xad->xABad", one, s["d"]["K"])
+    mixed += total("xIJKC,xJKac,c->CcIa", pairings, opened_d, free)
+    mixed += total("xIJCJ,xaq,cq->CcIa", pairings, at_p, K_c) + total("xICKK,xap,cp->CcIa", pairings, at_q, K_c)
+    # of ΔH: alone, twice in one output, once in each, and with z
+    average -= total("ap,ap,Ip->Ia", once, H1[:, :modes], m)
+    average += total("xIJJK,xap,Kp->Ia", pairings, s["HH"][""], m)
+    mixed += total("xIJJC,xap,cp->CcIa", pairings, s["HH"][""], K_c)
+    mixed -= total("CI,ap,ap,cp->CcIa", one, once, H1[:, :modes], K_c)
+    mixed -= total("xCJIJ,xca,c->CcIa", pairings, s["z,H"][""], free)
+    spread = total("xIJKM,xJMab->IaKb", pairings, s["H,H"]["m"]) + total("xIJKJ,xab->IaKb", pairings, s["H,H"]["K"])
+    spread += total("IJ,a,ab,b->IaJb", one, free, G1, free)
+    return Moments(average, spread + mixed + mixed.transpose(2, 3, 0, 1))
+
+
+def _ends(weights: Weights, part: Mapping[int, np.ndarray]) -> np.ndarray | float:
+    ends = next(iter(part.values()))
+    return weights.ends().reshape(-1, *(1 for _ in ends.shape[1:])) if weights.apart else 1.0

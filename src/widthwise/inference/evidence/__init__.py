@@ -1,0 +1,1 @@
+"""The evidence of networks: one specification against another, before anything is trained."""

@@ -1,0 +1,187 @@
+"""`predict` by tiles: the same numbers as with full tensors, in less memory; and what it is made of."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import widthwise as ww
+from widthwise.flow.finite import finite_flow
+from widthwise.flow.placed import ORDERS
+from widthwise.flow.quadruple_flow import QuadrupleFlow
+from widthwise.gaussian.four_point import quadruples
+from widthwise.inference import contraction_first, forms, tiles
+from widthwise.inference.clock import Clock
+from widthwise.inference.corrections import SMALL, TRAINING, choose_method, full_bytes, tiled_bytes
+from widthwise.inference.skeleton import skeleton
+from widthwise.inference.trained_output import Weights
+from widthwise.network.algorithms import NewtonStep
+
+RNG = np.random.default_rng(5)
+X_TRAIN, X_TEST, Y = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 3)), RNG.normal(size=(4, 2))
+NET = ww.MLP([3, 40, 64, 2], "tanh", C_b=0.1, C_W=[1.5, 1.7, 1.4], lambda_b=0.2, lambda_W=[1.0, 0.8, 1.2])
+VARIABLES = ("mean1", "cov1", "train_mean1", "train_cov1")
+
+
+def worst(one, other, name) -> float:
+    """Largest difference of a variable, relative to its largest entry; absolute where that vanishes."""
+    size = float(np.abs(one[name]).max())
+    return float(np.abs(one[name].values - other[name].values).max()) / (size or 1.0)
+
+
+def shallow_predict(method: str):
+    net = ww.MLP([3, 40, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
+    return ww.predict(net, X_TRAIN[:2], Y[:2], X_TEST[:1], ww.GradientDescent(0.2), order=1, method=method)
+
+
+@pytest.fixture(scope="module")
+def shallow():
+    return shallow_predict("full")
+
+
+class TestEquality:
+    @pytest.mark.parametrize(
+        "algorithm",
+        [
+            ww.GradientFlow(),
+            ww.GradientFlow(1.3),
+            ww.GradientFlow(0.0),
+            ww.GradientDescent(0.2),
+            ww.GradientDescent(0.2, 5),
+            NewtonStep(),
+        ],
+        ids=repr,
+    )
+    def test_two_outputs_three_layers(self, algorithm):
+        full, tiled = (
+            ww.predict(NET, X_TRAIN, Y, X_TEST, algorithm, order=1, method=method) for method in ("full", "tiles")
+        )
+        assert full.attrs["method"] == "full"
+        assert tiled.attrs["method"] == "tiles"
+        for name in VARIABLES:
+            assert worst(full, tiled, name) < 1e-12, name
+        assert np.abs(full["cov1"]).max() > 1e-2
+
+    @pytest.mark.parametrize("widths", [[3, 40, 1], [3, 30, 40, 50, 1], [3, 1]], ids=str)
+    def test_one_output_other_depths(self, widths):
+        depth = len(widths) - 1
+        net = ww.MLP(widths, "gelu", C_b=0.1, C_W=1.5, lambda_b=0.2, lambda_W=np.linspace(0.7, 1.2, depth).tolist())
+        full, tiled = (
+            ww.predict(net, X_TRAIN[:3], Y[:3, 0], X_TEST[:1], order=1, method=method) for method in ("full", "tiles")
+        )
+        for name in VARIABLES:
+            assert worst(full, tiled, name) < 1e-12, name
+
+    def test_repeated_inputs_in_any_order(self):
+        """A test input that is a training input, twice; and a training input given twice, for a finite time."""
+        X, y = np.vstack([X_TRAIN[:3], X_TRAIN[:1]]), np.vstack([Y[:3], Y[1:2]])
+        tests = np.vstack([X_TEST[:1], X_TRAIN[1:2], X_TEST[:1]])
+        full, tiled = (
+            ww.predict(NET, X, y, tests, ww.GradientFlow(1.0), order=1, method=method) for method in ("full", "tiles")
+        )
+        # coinciding inputs: the two routes differ by about 1e-11 here, not by rounding alone
+        for name in VARIABLES:
+            assert worst(full, tiled, name) < 1e-10, name
+        assert np.allclose(tiled["cov1"][:, 0], tiled["cov1"][:, 2], rtol=1e-9)
+
+    def test_inputs_in_another_order_give_the_same_in_another_order(self):
+        order, others = np.array([2, 0, 3, 1]), np.array([1, 2, 0])
+        one = ww.predict(NET, X_TRAIN, Y, X_TEST, order=1, method="tiles")
+        other = ww.predict(NET, X_TRAIN[order], Y[order], X_TEST[others], order=1, method="tiles")
+        assert np.allclose(one["mean1"].values[:, others], other["mean1"], rtol=1e-9)
+        assert np.allclose(one["cov1"].values[:, others][:, :, :, others], other["cov1"], rtol=1e-9)
+
+    def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, monkeypatch):
+        """As on an accelerator."""
+        monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
+        monkeypatch.setattr("widthwise.flow.quadruple_flow.CHUNKS", {"cpu": 16, "gpu": 16})
+        monkeypatch.setattr(tiles, "CHUNKS", {"cpu": 16, "gpu": 16})
+        monkeypatch.setattr(contraction_first, "tiles", partial(tiles.tiles, on_host=False))
+        full, tiled = (
+            ww.predict(NET, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
+            for method in ("full", "tiles")
+        )
+        for name in VARIABLES:
+            assert worst(full, tiled, name) < 1e-12, name
+
+    @pytest.mark.parametrize(
+        ("family", "order"), [(name, order) for name, f in forms.FAMILIES.items() for order in f.reads], ids=str
+    )
+    def test_without_any_one_tensor_it_is_missed(self, shallow, family, order, monkeypatch):
+        """Negative control: one tensor of one family is left out."""
+        reads = forms.FAMILIES[family].reads
+        first, *rest = reads[order]
+        without = [*first[:-1], (0.0, *first[-1][1:])]
+        wrong = {family: forms.Family(reads | {order: (without, *rest)}, forms.FAMILIES[family].external)}
+        monkeypatch.setattr(tiles, "FAMILIES", forms.FAMILIES | wrong)
+        other = shallow_predict("tiles")
+        assert max(worst(shallow, other, name) for name in ("mean1", "cov1")) > 1e-4
+
+
+class TestPieces:
+    def test_quadruples_flow_by_themselves(self):
+        """Every tensor of the output layer in every order, four layers deep, against the recursions on all inputs."""
+        net = ww.MLP([3, 20, 30, 25, 2], "sin", C_b=0.1, C_W=[1.5, 1.4, 1.3, 1.2], lambda_b=0.2)
+        X, names = np.vstack([X_TRAIN[:3], X_TEST[:1]]), tuple(name for name in TRAINING if name not in ("G1", "H1"))
+        full, flow = finite_flow(net, X, last_only=True), QuadrupleFlow(net, X, TRAINING)
+        quads = quadruples(4).sorted[::-1]
+        found = flow.tensors(quads, names)
+        for name in names:
+            expected = np.stack([full.tensors[name][0][tuple(quads[:, order].T)] for order in ORDERS])
+            assert np.allclose(found[name], expected, rtol=1e-12, atol=1e-14), name
+        for name in ("G1", "H1"):
+            assert np.allclose(getattr(flow, name), full.tensors[name][0], rtol=1e-12, atol=1e-14)
+
+    @pytest.mark.parametrize("clock", [Clock(0.0, None), Clock(0.0, 40.0), Clock(0.4, None), Clock(0.4, 30)], ids=repr)
+    def test_few_rates_stand_for_all(self, clock):
+        """Weights over 60 rates that span five orders of magnitude, from less than half of them."""
+        rates = np.geomspace(4e-5, 4.0, 60)
+        weights = Weights(clock, {"a": rates[::20], "p": rates[::12], "q": rates[::12], "r": rates}, 1, False).second()
+        sample = np.concatenate([values.reshape(-1, len(rates)) for values in weights.values()])
+        found = skeleton(sample)
+        assert len(found.chosen) < 30
+        size = np.abs(sample).max(axis=1, keepdims=True)
+        assert np.all(np.abs(sample[:, found.chosen] @ found.combine - sample) < 1e-12 * size)
+
+    def test_each_quadruple_is_in_one_tile(self):
+        training, tests = 3, 2
+        seen = [
+            (*triple, last) for last in range(training + tests) for triple in tiles.triples(last, training).tolist()
+        ]
+        assert len(set(seen)) == len(seen) == tiles.count_quadruples(training, tests, 2)
+        few = [quad for quad in quadruples(5).sorted.tolist() if sum(i >= training for i in quad) <= 2]
+        assert sorted(map(tuple, few)) == sorted(seen)
+        for last in range(training + tests):
+            some = tiles.triples(last, training)
+            assert np.array_equal(tiles.rank(some.T, training), np.arange(len(some)))
+
+
+class TestMemory:
+    def test_the_choice_goes_by_memory(self):
+        assert choose_method(NET, 31, "auto") == "full"
+        assert choose_method(NET, 32, "auto") == "tiles"
+        assert choose_method(NET, 32, "full") == "full"
+        assert full_bytes(31, TRAINING) <= SMALL < full_bytes(32, TRAINING)
+        assert tiled_bytes(NET, 100) < full_bytes(100, TRAINING) / 5
+
+    def test_what_does_not_fit_is_refused(self):
+        many = RNG.normal(size=(3000, 3))
+        for method in ("auto", "full", "tiles"):
+            with pytest.raises(
+                ww.errors.TooLarge, match=r"order=1 on 3004 training and test inputs.*Take up to \d+ inputs"
+            ):
+                ww.predict(NET, X_TRAIN, Y, many, order=1, method=method)
+
+
+class TestBadInput:
+    def test_methods_and_losses(self):
+        with pytest.raises(ww.errors.UnknownName, match="method: got 'tile'.*Did you mean 'tiles'"):
+            ww.predict(NET, X_TRAIN, Y, X_TEST, order=1, method="tile")
+        with pytest.raises(ww.errors.InvalidInput, match="loss: got 'hinge'; expected 'squared'.*no closed form"):
+            ww.predict(NET, X_TRAIN, Y, X_TEST, loss="hinge")
+
+    def test_kinked_activations_are_refused_by_both(self):
+        net = ww.MLP([3, 64, 2], "relu", C_W=2.0)
+        for method in ("full", "tiles"):
+            with pytest.raises(ww.errors.NotDifferentiable, match="gelu or swish for relu"):
+                ww.predict(net, X_TRAIN, Y, X_TEST, order=1, method=method)
