@@ -1,0 +1,169 @@
+"""Kernels of many inputs, and (K + ridge)⁻¹ applied to them: exactly by Cholesky, or by conjugate gradients.
+
+Cholesky keeps two N × N arrays of float64, 16 N² bytes (3.2 GB at N = 14,000), and costs N³/3 multiply-adds.
+Conjugate gradients never hold the kernel: blocks of rows are computed again in every iteration, and what is kept is one
+block and a Nyström preconditioner of rank 300, with temporaries 16N(300 + 384) bytes (0.55 GB at N = 50,000).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from widthwise.errors import AccuracyWarning, UnknownName
+from widthwise.flow import diagonal_flow, kernel_flow
+from widthwise.inference.gaussian_process import GaussianProcess
+from widthwise.memory import available_bytes, require_memory
+from widthwise.network import MLP
+
+#: Rows of a kernel that conjugate gradients hold at once.
+BLOCK = 384
+RANK = 300
+_SIZES = (16, 32, 64, 128, 256, 384)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """K or Θ of a network's output between inputs. `name` is "K" or "Theta"."""
+
+    net: MLP
+    name: str
+
+    def __call__(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
+        """(inputs, inputs'); rows are filled up to a few sizes, so that few programs are compiled."""
+        rows, columns = _filled(self.net, X), None if X2 is None else _filled(self.net, X2)
+        flow = kernel_flow(self.net, rows, columns, with_theta=self.name == "Theta", last_only=True)
+        found = getattr(flow, self.name)[0]
+        return found[: len(X), : len(X if X2 is None else X2)]
+
+    def diagonal(self, X: np.ndarray) -> np.ndarray:
+        """Every input with itself: (inputs,)."""
+        flow = diagonal_flow(self.net, _filled(self.net, X), with_theta=self.name == "Theta")
+        return np.asarray(getattr(flow, self.name))[-1, : len(X)]
+
+    def times(self, X: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Kernel on X times vectors (inputs, columns), block by block."""
+        blocks = [self(X[start : start + BLOCK], X) @ vectors for start in range(0, len(X), BLOCK)]
+        return np.concatenate(blocks)
+
+
+def _filled(net: MLP, X: np.ndarray) -> np.ndarray:
+    """X with its first row repeated up to the next size; only where a closed form is compiled for each shape."""
+    if net.activation.closed is None:
+        return X
+    size = next((size for size in _SIZES if size >= len(X)), -(-len(X) // BLOCK) * BLOCK)
+    return np.concatenate([X, np.broadcast_to(X[:1], (size - len(X), X.shape[1]))])
+
+
+class Exact:
+    """(kernel + ridge)⁻¹ on training inputs by Cholesky."""
+
+    name, iterations = "cholesky", 0
+
+    def __init__(self, kernel: Kernel, X: np.ndarray, ridge: float):
+        require_memory(16 * len(X) ** 2, f"Cholesky on {len(X)} inputs", "Use solver='cg'.")
+        self.process = GaussianProcess.condition(kernel(X), ridge, X)
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        return self.process.solve(right)
+
+
+class Iterative:
+    """The same by conjugate gradients; `iterations` and `residual` are those of the last solve."""
+
+    name, process = "cg", None
+
+    def __init__(self, kernel: Kernel, X: np.ndarray, ridge: float, tolerance: float, seed: int):
+        require_memory(8 * len(X) * 2 * (RANK + BLOCK), f"conjugate gradients on {len(X)} inputs", "Take fewer inputs.")
+        self.kernel, self.X, self.ridge, self.tolerance = kernel, X, ridge, tolerance
+        self.preconditioner = Nystrom.of(kernel, X, ridge, seed)
+        self.iterations, self.residual = 0, 0.0
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        found, self.iterations, self.residual = conjugate_gradients(
+            lambda v: self.kernel.times(self.X, v) + self.ridge * v,
+            right.reshape(len(self.X), -1),
+            self.preconditioner,
+            self.tolerance,
+        )
+        if self.residual > self.tolerance:
+            warnings.warn(
+                f"conjugate gradients stopped after {self.iterations} iterations at a relative residual of "
+                f"{self.residual:.1e}, above {self.tolerance:.0e}: increase the noise, or use solver='cholesky'",
+                AccuracyWarning,
+                stacklevel=3,
+            )
+        return found.reshape(right.shape)
+
+
+def make_solver(
+    kernel: Kernel, X: np.ndarray, ridge: float, solver: str = "auto", tolerance: float = 1e-6, seed: int = 0
+) -> Exact | Iterative:
+    """A solver by name: "cholesky", "cg", or "auto" for the first as long as it fits into half the free memory.
+
+    >>> net, X = MLP([2, 8, 1], "relu", C_b=0.1, C_W=2.0), np.random.default_rng(0).normal(size=(50, 2))
+    >>> exact, iterative = (make_solver(Kernel(net, "K"), X, 0.1, name) for name in ("cholesky", "cg"))
+    >>> bool(np.allclose(exact.solve(X), iterative.solve(X), rtol=1e-4))
+    True
+    """
+    if solver == "auto":
+        solver = "cholesky" if 16 * len(X) ** 2 < max(1 << 26, available_bytes() // 2) else "cg"
+    if solver not in ("cholesky", "cg"):
+        raise UnknownName.of("solver", solver, ("auto", "cholesky", "cg"))
+    return Exact(kernel, X, ridge) if solver == "cholesky" else Iterative(kernel, X, ridge, tolerance, seed)
+
+
+@dataclass(frozen=True)
+class Nystrom:
+    """(F Fᵀ + shift)⁻¹ with F Fᵀ the kernel's approximation from some training inputs, by Woodbury's identity."""
+
+    F: np.ndarray
+    factor: np.ndarray
+    shift: float
+
+    @classmethod
+    def of(cls, kernel: Kernel, X: np.ndarray, ridge: float, seed: int) -> Nystrom:
+        chosen = np.random.default_rng(seed).permutation(len(X))[:RANK]
+        values, vectors = linalg.eigh(kernel(X[chosen]))
+        kept = values > 1e-10 * values[-1]
+        blocks = [kernel(X[start : start + BLOCK], X[chosen]) for start in range(0, len(X), BLOCK)]
+        F = np.concatenate(blocks) @ (vectors[:, kept] / np.sqrt(values[kept]))
+        shift = max(ridge, 1e-10 * float(values[-1]))
+        return cls(F, linalg.cholesky(F.T @ F + shift * np.eye(F.shape[1]), lower=True), shift)
+
+    def __call__(self, v: np.ndarray) -> np.ndarray:
+        return (v - self.F @ linalg.cho_solve((self.factor, True), self.F.T @ v)) / self.shift
+
+
+def conjugate_gradients(
+    apply: Callable, right: np.ndarray, precondition: Callable, tolerance: float = 1e-6, most: int = 500
+) -> tuple[np.ndarray, int, float]:
+    """Solutions of several systems that share one positive matrix and its products: (solutions, iterations, residual).
+
+    scipy's solver takes one right-hand side at a time and would compute the kernel again for each.
+
+    >>> A = np.diag([1.0, 2.0, 3.0])
+    >>> x, iterations, _ = conjugate_gradients(lambda v: A @ v, np.ones((3, 1)), lambda v: v)
+    >>> iterations <= 3, x.ravel().round(6).tolist()
+    (True, [1.0, 0.5, 0.333333])
+    """
+    x, r = np.zeros_like(right), right.copy()
+    z = precondition(r)
+    p, rho, scale = z, np.sum(r * z, axis=0), np.linalg.norm(right, axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    done, residual = 0, float(np.max(np.linalg.norm(r, axis=0) / scale))
+    while residual > tolerance and done < most:
+        Ap = apply(p)
+        curvature = np.sum(p * Ap, axis=0)
+        alpha = np.divide(rho, curvature, out=np.zeros_like(rho), where=curvature > 0)
+        x, r = x + alpha * p, r - alpha * Ap
+        z = precondition(r)
+        new = np.sum(r * z, axis=0)
+        p = z + np.divide(new, rho, out=np.zeros_like(rho), where=rho > 0) * p
+        rho, done = new, done + 1
+        residual = float(np.max(np.linalg.norm(r, axis=0) / scale))
+    return x, done, residual

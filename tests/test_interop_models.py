@@ -1,0 +1,340 @@
+"""Models of torch, Flax and Equinox are read, written and measured as the theory says."""
+
+import warnings
+from itertools import pairwise
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from torch import nn
+
+import widthwise as ww
+from widthwise.criticality.snippets import snippets
+from widthwise.interop.optax_rates import layer_rates
+from widthwise.interop.weights import findings
+
+torch.set_num_threads(1)
+NET = ww.MLP([5, 96, 80, 3], "tanh", C_b=[0.3, 0.1, 0.1], C_W=[2.0, 1.5, 1.0], lambda_b=0.5, lambda_W=[1.0, 2.0, 3.0])
+X = np.random.default_rng(3).normal(size=(3, 5))
+
+
+def torch_model(widths=NET.widths, activation=nn.Tanh, **more):
+    parts = [[nn.Linear(a, b, **more), activation()] for a, b in pairwise(widths)]
+    return nn.Sequential(*[part for pair in parts for part in pair][:-1])
+
+
+def flax_model(widths=NET.widths, activation=nnx.tanh):
+    rngs = nnx.Rngs(0)
+    parts = [[nnx.Linear(a, b, rngs=rngs), activation] for a, b in pairwise(widths)]
+    return nnx.Sequential(*[part for pair in parts for part in pair][:-1])
+
+
+def equinox_model(widths=NET.widths, activation=jnp.tanh):
+    keys = jax.random.split(jax.random.key(0), len(widths))
+    parts = [
+        [eqx.nn.Linear(a, b, key=key), eqx.nn.Lambda(activation)]
+        for a, b, key in zip(widths[:-1], widths[1:], keys[1:], strict=True)
+    ]
+    return eqx.nn.Sequential([part for pair in parts for part in pair][:-1])
+
+
+MAKE = {
+    "torch": (torch_model, ww.init_torch),
+    "flax": (flax_model, ww.init_flax),
+    "equinox": (equinox_model, ww.init_equinox),
+}
+FROM = {"torch": ww.from_torch, "flax": ww.from_flax, "equinox": ww.from_equinox}
+
+
+@pytest.mark.parametrize("package", MAKE)
+def test_a_model_that_we_initialise_is_read_back_as_its_specification(package):
+    make, init = MAKE[package]
+    reading = ww.read_model(init(make(), NET, seed=4))
+    assert reading.net.widths == NET.widths
+    assert reading.net.activation == NET.activation
+    assert reading.findings == ()
+    pulls = reading.pulls(NET)
+    assert max(np.abs(pulls["C_W"]).max(), np.abs(pulls["C_b"]).max()) < 4
+    wrong = reading.pulls(NET.replace(C_W=[1.0, 1.5, 2.0]))
+    assert np.abs(wrong["C_W"]).max() > 8
+
+
+@pytest.mark.parametrize("package", MAKE)
+def test_zero_biases_and_a_known_variance_are_read_back_exactly(package):
+    make, init = MAKE[package]
+    he = ww.MLP.he([5, 96, 80, 3], "tanh")
+    assert FROM[package](init(make(), he, seed=1)) == he
+
+
+def test_learning_rates_survive_the_round_trip_through_torch():
+    model = ww.init_torch(torch_model(), NET)
+    optimizer = torch.optim.SGD(ww.param_groups(model, NET))
+    read = ww.from_torch(model, optimizer=optimizer)
+    assert read.lambda_W == pytest.approx(NET.lambda_W)
+    assert read.lambda_b == pytest.approx(NET.lambda_b)
+
+
+def test_default_initialisations_are_recognised():
+    widths = (7, 32, 48, 2)
+    torch.manual_seed(0)
+    assert ww.from_torch(torch_model(widths)) == ww.MLP.torch_default(widths, "tanh")
+    assert ww.from_equinox(equinox_model(widths)) == ww.MLP.torch_default(widths, "tanh")
+    assert ww.from_flax(flax_model(widths)) == ww.MLP.lecun(widths, "tanh")
+    assert "uniform" in str(ww.read_model(torch_model(widths)).initialisation)
+    gaussian = ww.init_torch(torch_model(widths), ww.MLP.torch_default(widths, "tanh"))
+    assert ww.read_model(gaussian).initialisation is None
+
+
+class Reversed(nn.Module):
+    """Registered in another order than applied, with functions instead of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(8, 2), nn.Linear(3, 8)
+
+    def forward(self, x):
+        return self.last(torch.nn.functional.leaky_relu(self.first(x.flatten(1)), 0.2))
+
+
+class FlaxOwn(nnx.Module):
+    def __init__(self, rngs):
+        self.last, self.first = nnx.Linear(8, 2, rngs=rngs), nnx.Linear(3, 8, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(jax.nn.leaky_relu(self.first(x), 0.2))
+
+
+class EquinoxOwn(eqx.Module):
+    last: eqx.nn.Linear
+    first: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.last(jax.nn.leaky_relu(self.first(x), 0.2))
+
+
+def test_modules_of_ones_own_are_read_in_the_order_in_which_they_compute():
+    k = jax.random.key(0)
+    own = [Reversed(), FlaxOwn(nnx.Rngs(0)), EquinoxOwn(eqx.nn.Linear(8, 2, key=k), eqx.nn.Linear(3, 8, key=k))]
+    for model in own:
+        net = ww.read_model(model).net
+        assert net.widths == (3, 8, 2)
+        assert net.activation == ww.activation("leaky_relu(0.2)")
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [(nn.Tanh(), "tanh"), (nn.SiLU(), "swish"), (nn.GELU(), "gelu"), (nn.GELU("tanh"), "gelu_tanh"), (nn.ELU(0.7), "elu(0.7)"),
+     (nn.Softplus(2.0), "softplus(beta=2)"), (nn.Hardtanh(), "hardtanh(-1, 1)"), (nn.Mish(), "mish"), (nn.Softsign(), "softsign"),
+     (nn.SELU(), "selu"), (nn.Hardswish(), "hardswish"), (nn.Hardsigmoid(), "hardsigmoid"), (nn.LogSigmoid(), "logsigmoid"),
+     (nn.ReLU6(), "relu6"), (nn.CELU(0.5), "celu(0.5)"), (nn.Tanhshrink(), "tanhshrink"), (nn.LeakyReLU(0.3), "leaky_relu")],
+    ids=lambda v: v if isinstance(v, str) else "",
+)  # fmt: skip
+def test_an_activation_of_torch_has_the_same_values_here(layer, name):
+    sigma = ww.read_model(nn.Sequential(nn.Linear(2, 4), layer, nn.Linear(4, 1))).net.activation
+    assert sigma.name == name
+    z = np.linspace(-8.0, 8.0, 401)
+    np.testing.assert_allclose(
+        sigma(z), layer(torch.tensor(z)).numpy(), rtol=1e-12, atol=3e-9 if "softplus" in name else 1e-13
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1)), r"position 1 \(LayerNorm, '1'\)"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Softmax(-1)), r"position 3 \(Softmax, '3'\)"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Tanh()), "position 3 .* after the last Linear"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), "relu at position 1 .* tanh at position 3"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), "no activation between"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 1)), r"Dropout.*model.eval\(\)"),
+        (lambda: nnx.Sequential(nnx.Linear(3, 8, rngs=nnx.Rngs(0)), nnx.LayerNorm(8, rngs=nnx.Rngs(0))), r"layers\.1 \(LayerNorm\)"),
+        (lambda: eqx.nn.Sequential([eqx.nn.Linear(3, 8, key=jax.random.key(0)), eqx.nn.LayerNorm(8)]), r"layers\[1\] \(LayerNorm\)"),
+        (lambda: flax_model((3, 8, 1), jax.nn.softmax), r"after layers\.0 \(Linear\)"),
+        (lambda: eqx.nn.MLP(3, 1, 8, 1, final_activation=jax.nn.relu, key=jax.random.key(0)), "after the last Linear"),
+        (lambda: "a model", "got str; expected a torch.nn.Module"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_no_multilayer_perceptron_is_named_with_its_position(model, said):
+    with pytest.raises(ww.WidthwiseError, match=said):
+        ww.read_model(model())
+
+
+def test_a_skip_connection_is_refused():
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.b(x + torch.tanh(self.a(x)))
+
+    with pytest.raises(ww.WidthwiseError, match="does not act on the layer before it alone"):
+        ww.from_torch(Skip())
+
+
+def test_writing_into_a_model_of_another_shape_is_refused():
+    for other, said in (
+        (NET.replace(widths=[5, 96, 81, 3]), "widths"),
+        (NET.replace(activation="relu"), "activation relu"),
+    ):
+        with pytest.raises(ww.WidthwiseError, match=said):
+            ww.init_torch(torch_model(), other)
+    with pytest.raises(ww.WidthwiseError, match="has no bias"):
+        ww.init_torch(torch_model(bias=False), NET)
+
+
+def trained():
+    """A teacher's data, fitted for a few hundred steps."""
+    torch.manual_seed(0)
+    model = torch_model((4, 64, 64, 1))
+    x = torch.randn(256, 4)
+    y = torch.sin(2 * x[:, :1]) * x[:, 1:2]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+def orthogonal():
+    model = torch_model((16, 64, 64, 1))
+    for layer in (model[0], model[2]):
+        nn.init.orthogonal_(layer.weight)
+    return model
+
+
+def tied():
+    model = torch_model((32, 32, 32, 1))
+    model[2].weight = model[0].weight
+    return model
+
+
+def shifted():
+    model = torch_model((16, 32, 1))
+    with torch.no_grad():
+        model[0].bias.fill_(0.25)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(trained, "largest singular value|scatter of mean squares"), (orthogonal, "layer 2: mean squared overlap of rows"),
+     (tied, "layer 2: correlation with layer 1 1 instead of 0"), (shifted, "mean bias 0.25 instead of 0")],
+    ids=lambda v: getattr(v, "__name__", ""),
+)  # fmt: skip
+def test_weights_that_are_no_independent_draw_are_reported_with_numbers(make, said):
+    with pytest.warns(ww.WeightsWarning, match=said):
+        ww.from_torch(make())
+
+
+def test_independent_weights_raise_no_false_alarm():
+    rng = np.random.default_rng(11)
+    alarms = 0
+    for _ in range(400):
+        rows, columns = rng.integers(3, 60, 2)
+        for W in (rng.normal(size=(rows, columns)), rng.uniform(-1, 1, size=(rows, columns))):
+            alarms += len(findings([W], [rng.normal(size=rows)]))
+    assert alarms <= 1
+
+
+def test_optax_steps_are_those_of_the_specification():
+    rates = {"weight": [1 / 5, 2 / 96, 3 / 80], "bias": [0.5] * 3}
+    flax, equinox = flax_model(), equinox_model()
+    found = layer_rates(NET, nnx.state(flax, nnx.Param))["layers"]
+    assert [found[i]["kernel"].get_value() for i in (0, 2, 4)] == pytest.approx(rates["weight"])
+    assert [found[i]["bias"].get_value() for i in (0, 2, 4)] == pytest.approx(rates["bias"])
+    found = layer_rates(NET, eqx.filter(equinox, eqx.is_array))
+    assert [found.layers[i].weight for i in (0, 2, 4)] == pytest.approx(rates["weight"])
+    with pytest.raises(ww.WidthwiseError, match="one matrix and at most one vector"):
+        layer_rates(NET.replace(widths=[5, 96, 81, 3]), nnx.state(flax, nnx.Param))
+
+
+def test_one_step_moves_torch_flax_and_equinox_alike():
+    """The same weights, one gradient step of ½Σ(z−y)² with the specification's rates: the same outputs."""
+    y = np.ones((3, 3))
+    flax, plain = flax_model(), torch_model().double()
+    with torch.no_grad():
+        for i in (0, 2, 4):
+            plain[i].weight.copy_(torch.tensor(np.asarray(flax.layers[i].kernel[...], float).T))
+            plain[i].bias.copy_(torch.tensor(np.asarray(flax.layers[i].bias[...], float)))
+    equinox = eqx.tree_at(
+        lambda m: [w for i in (0, 2, 4) for w in (m.layers[i].weight, m.layers[i].bias)],
+        equinox_model(),
+        [jnp.asarray(w.detach().numpy()) for i in (0, 2, 4) for w in (plain[i].weight, plain[i].bias)],
+    )
+    optimizer = torch.optim.SGD(ww.param_groups(plain, NET, 0.1))
+    (0.5 * ((plain(torch.tensor(X)) - torch.tensor(y)) ** 2).sum()).backward()
+    optimizer.step()
+    moved = plain(torch.tensor(X)).detach().numpy()
+
+    step = ww.optax_transform(NET, 0.1)
+    gradient = eqx.filter_grad(lambda m: 0.5 * jnp.sum((jax.vmap(m)(jnp.asarray(X)) - y) ** 2))(equinox)
+    updates, _ = step.update(gradient, step.init(eqx.filter(equinox, eqx.is_array)))
+    np.testing.assert_allclose(jax.vmap(eqx.apply_updates(equinox, updates))(jnp.asarray(X)), moved, rtol=1e-9)
+
+    grads = nnx.grad(lambda m: 0.5 * jnp.sum((m(jnp.asarray(X)) - y) ** 2))(flax)
+    nnx.Optimizer(flax, step, wrt=nnx.Param).update(flax, grads)
+    np.testing.assert_allclose(flax(jnp.asarray(X)), moved, rtol=1e-4, atol=1e-5)  # float32 weights
+
+
+def test_the_code_that_advice_prints_is_read_back():
+    net = ww.MLP([4, 64, 64, 1], "tanh", C_b=0.1, C_W=1.2)
+    for code in snippets(net, 0.1).values():
+        names: dict = {}
+        exec(code, names)
+        reading = ww.read_model(names["model"])
+        assert reading.net.widths == net.widths
+        assert np.abs(reading.pulls(net)["C_W"]).max() < 4
+
+
+def test_missing_packages_are_named_with_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ww.MissingPackage, match=r"pip install 'widthwise\[torch\]'"):
+        ww.from_torch("anything")
+    monkeypatch.setitem(sys.modules, "flax.nnx", None)
+    monkeypatch.setitem(sys.modules, "equinox", None)
+    monkeypatch.setitem(sys.modules, "optax", None)
+    for call in (ww.from_flax, ww.from_equinox, lambda _: ww.optax_transform(NET)):
+        with pytest.raises(ImportError, match=r"pip install 'widthwise\[interop\]'"):
+            call("anything")
+
+
+def test_everything_else_works_without_the_optional_packages():
+    import subprocess
+    import sys
+
+    code = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "flax", "equinox", "optax", "sklearn", "matfree"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Hidden())
+import widthwise as ww
+print(float(ww.theory(ww.MLP([2, 8, 1], "relu", C_W=2.0), [[1.0, 1.0]])["K"][-1, 0, 0]))
+for name in ("from_torch", "from_flax", "from_equinox", "optax_transform", "hessian_spectrum"):
+    getattr(ww, name)
+try:
+    ww.NNGPRegressor
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert done.startswith("2.0")
+    assert "scikit-learn, which is not installed" in done
+
+
+def test_reading_says_nothing_about_good_weights():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ww.from_torch(torch_model())
