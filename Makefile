@@ -46,6 +46,8 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/kernels.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/finite.py
 	$(BIN)/python benchmarks/measure.py --peer $(PEER)/bin/python
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/criticality.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

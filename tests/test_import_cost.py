@@ -22,7 +22,7 @@ print([m for m in {HEAVY!r} if m in sys.modules])
     import_alone = float(run("import time; s = time.perf_counter(); import widthwise; print(time.perf_counter() - s)"))
     everything, heavy = run(code).splitlines()
     assert import_alone < 1.5
-    assert float(everything) < 6.0  # every public name resolved, on a machine that may be busy
+    assert float(everything) < 12.0  # every public name resolved, on a machine that may be busy
     assert heavy == "[]"
     assert run(f"import sys, widthwise; print([m for m in {('xarray', *HEAVY)!r} if m in sys.modules])").strip() == "[]"
 

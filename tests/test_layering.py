@@ -26,8 +26,8 @@ LAYERS = (
     "labs",
     "interop",
     "report",
-    "cli",
     "explorer",
+    "cli",
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
 THEORY = {"flow", "criticality", "inference"}

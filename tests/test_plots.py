@@ -1,4 +1,4 @@
-"""Figures show what they should and leave the user's settings alone."""
+"""Figures show what they should, in one look, and leave the user's settings alone."""
 
 import matplotlib
 
@@ -6,36 +6,163 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
 
 import widthwise as ww
-from widthwise.plots import plot_agreement, plot_flow
+from widthwise import plots
+from widthwise.errors import InvalidInput
+from widthwise.plots.style import COLOURS, LINES, MARKERS, look, marks, narrow, style
 
 NET = ww.MLP([2, 16, 16, 1], "tanh", C_W=1.5)
 X = [[1.0, 0.5], [-0.3, 0.8], [2.0, 0.1]]
 
 
-def test_the_flow_figure_holds_the_kernels():
-    th, ms = ww.theory(NET, X), ww.measure(NET, X, networks=20)
+@pytest.fixture(scope="module")
+def kernels():
+    return ww.theory(NET, X), ww.measure(NET, X, networks=20)
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def test_the_flow_figure_holds_the_kernels(kernels):
+    th, ms = kernels
     before = dict(plt.rcParams)
-    figure = plot_flow(th, ms)
+    figure = plots.plot_flow(th, ms)
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 3]
     assert np.allclose(lines[1].get_ydata(), th["K"].values[:, 1, 1])
     assert figure.axes[1].get_xlabel() == "layer"
     assert dict(plt.rcParams) == before
-    plt.close(figure)
 
 
-def test_the_agreement_figure_divides_measured_by_predicted():
-    th, ms = ww.theory(NET, X), ww.measure(NET, X, networks=20)
-    figure = plot_agreement(th, ms)
+def test_the_agreement_figure_subtracts_what_is_predicted_at_the_width(kernels):
+    th, ms = ww.theory(NET, X, order=1, tensors=["K", "G1"]), kernels[1]
+    figure = plots.plot_agreement(th, ms)
     drawn = np.sort(figure.axes[0].containers[0][0].get_ydata())
-    ratio = (ms["K"].values / th["K"].values[-1:])[0][np.triu_indices(3)]
-    assert np.allclose(drawn, np.sort(ratio))
-    plt.close(figure)
+    predicted = th["K"].values[-1] + th["G1"].values[-1] / 16
+    difference = (ms["K"].values[-1] - predicted)[np.triu_indices(3)]
+    assert np.allclose(drawn, np.sort(difference))
+    assert not np.allclose(drawn, np.sort((ms["K"].values[-1] - th["K"].values[-1])[np.triu_indices(3)]))
 
 
-def test_figures_are_saved_as_vectors(tmp_path):
-    figure = plot_flow(ww.theory(NET, X))
-    figure.savefig(tmp_path / "flow.svg")
-    assert "<svg" in (tmp_path / "flow.svg").read_text()
-    plt.close(figure)
+def test_the_spectrum_is_that_of_the_output(kernels):
+    drawn = plots.plot_spectrum(kernels[0]).axes[0].lines[0].get_ydata()
+    assert np.allclose(drawn, np.linalg.eigvalsh(kernels[0]["Theta"].values[-1])[::-1])
+
+
+def test_laws_of_large_depth_meet_the_recursion_at_criticality_and_not_elsewhere():
+    deep = [1] + [64] * 999 + [1]
+    figure = plots.plot_depth(ww.single_input(ww.MLP(deep, "tanh"), [1.0], tensors=["K", "V"]))
+    for axis in figure.axes:
+        exact, law = (line.get_ydata() for line in axis.lines)
+        assert abs(exact[-1] / law[-1] - 1.0) < 0.03
+        assert abs(exact[9] / law[9] - 1.0) > 0.03  # ten layers are not many
+    off = plots.plot_depth(ww.single_input(ww.MLP(deep, "tanh", C_W=1.5, C_b=0.05), [1.0], tensors=["K", "V"]))
+    assert "fixed point" in off.get_suptitle()
+    assert [len(axis.lines) for axis in off.axes] == [2, 1]  # V has no law there
+    exact, law = (line.get_ydata() for line in off.axes[0].lines)
+    assert abs(exact[-1] - law[-1]) < 1e-9
+
+
+def test_the_phase_diagram_shows_the_critical_point_and_the_network():
+    ds = ww.phase_diagram("tanh", np.linspace(0.5, 3.0, 26), np.linspace(0.0, 0.5, 11))
+    axis = plots.plot_phase(ds, NET).axes[0]
+    points = {line.get_label(): line.get_xydata() for line in axis.lines}
+    assert points["critical point"].tolist() == [[1.0, 0.0]]
+    assert points["this network"].tolist() == [[1.5, 0.0]]
+    _, C_W, C_b = ww.critical_line("tanh")
+    assert np.allclose(points[r"$\chi_\perp = 1$"], np.stack([C_W, C_b], axis=1))
+    words = {text.get_text() for text in axis.texts}
+    assert {"ordered", "chaotic"} <= words
+
+
+def test_the_exact_density_meets_the_histogram_where_the_gaussian_does_not():
+    narrow_net = ww.MLP([2, 4, 4, 1], "relu", C_W=2.0)
+    left = plots.plot_output_density(narrow_net, [1.0, 1.0], networks=4000, seed=1).axes[0]
+    bars = left.containers[0]
+    z, seen = bars[0].get_data()
+    error = np.array([np.ptp(segment[:, 1]) / 2 for segment in bars[2][0].get_segments()])
+    curves = {line.get_label(): line for line in left.lines if line.get_label()[0] != "_"}
+    away = (np.abs(z) > 0.5) & (error < 0.2 * seen)  # at zero the density is singular, far out counts are few
+
+    def chi_square(name):
+        values = np.interp(z, *curves[name].get_data())
+        return float(np.mean(((seen - values) / error)[away] ** 2))
+
+    assert chi_square("exact at this width") < 2.5
+    assert chi_square("Gaussian, infinite width") > 10.0
+
+
+def test_couplings_and_rates_show_their_numbers():
+    left, right = plots.plot_running(NET, X[0]).axes
+    made = ww.couplings(NET.up_to(3, 32), [X[0]])
+    assert np.allclose(left.lines[1].get_ydata(), made.running()[1][:, 0, 0] * made.K[0, 0])
+    assert right.lines[0].get_ydata()[0] == 0.0
+    rates = ww.equalise(NET, X)
+    left, right = plots.plot_learning_rates(rates).axes
+    assert left.lines[1].get_ydata().tolist() == list(rates.lambda_W)
+    assert np.allclose([bar.get_height() for bar in right.containers[1]], rates.after.layers)
+
+
+def test_predictions_show_mean_and_deviation():
+    p = ww.predict(NET, X[:2], [1.0, -1.0], X[2:])
+    left, right = plots.plot_predictions(p).axes
+    assert left.containers[0][0].get_ydata()[0] == pytest.approx(float(p["mean"][0, 0]))
+    assert right.containers[0][0].get_ydata()[0] == pytest.approx(float(p["cov"][0, 0, 0, 0]) ** 0.5)
+
+
+def test_a_dataset_draws_itself(kernels, tmp_path):
+    th, ms = kernels
+    assert len(th.ww.plot().axes) == 2
+    assert len(ms.ww.plot().axes) == 2
+    assert len(th.ww.plot_agreement(ms).axes) == 2
+    assert th.ww.plot_spectrum(ms).axes[0].get_ylabel() == "eigenvalue"
+    phases = ww.phase_diagram("relu", [1.0, 2.0, 3.0], [0.0, 0.1])
+    assert phases.ww.plot(NET).axes[0].get_xlabel() == "$C_W$"
+    assert ww.load(ww.save(th, tmp_path / "x.nc")).ww.kind == "theory"
+    with pytest.raises(InvalidInput, match="kind 'expected_error'"):
+        ww.expected_error(NET, X[:2], [1.0, -1.0], X[2:], [0.0]).ww.plot()
+
+
+def test_colours_differ_in_grey_and_curves_differ_without_colour():
+    grey = sorted(float(np.dot(to_rgb(c), (0.299, 0.587, 0.114))) for c in COLOURS)
+    assert np.diff(grey).min() > 0.08
+    assert len(set(LINES)) == len(set(MARKERS)) == 4
+    assert len({tuple(style(i).values()) for i in range(16)}) == 16
+    assert len({tuple(marks(i).values()) for i in range(16)}) == 16
+
+
+def test_figures_are_vectors_and_the_same_bytes_each_time(kernels, tmp_path):
+    for suffix in ("svg", "pdf"):
+        first, second = (plots.save_figure(plots.plot_flow(kernels[0]), tmp_path / f"{i}.{suffix}") for i in range(2))
+        assert first.read_bytes() == second.read_bytes()
+    assert "<svg" in (tmp_path / "0.svg").read_text()
+
+
+def test_a_narrow_page_gets_panels_below_each_other(kernels):
+    wide = plots.plot_flow(kernels[0])
+    with narrow():
+        slim = plots.plot_flow(kernels[0])
+    assert slim.get_figwidth() < 0.6 * wide.get_figwidth()
+    assert slim.get_figheight() > wide.get_figheight()
+    with look():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda: plots.plot_depth(ww.theory(NET, X)), "a Dataset of widthwise.single_input"),
+        (lambda: plots.plot_phase(ww.theory(NET, X)), "a Dataset of phase_diagram"),
+        (lambda: plots.plot_predictions(None), "Datasets of predict, posterior or train"),
+        (lambda: plots.plot_learning_curves(ww.theory(NET, X)), r"mean on \(step, output, test\)"),
+    ],
+    ids=["depth", "phase", "predictions", "curves"],
+)
+def test_a_figure_of_the_wrong_dataset_is_refused(draw, said):
+    with pytest.raises(InvalidInput, match=said):
+        draw()

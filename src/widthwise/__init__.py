@@ -6,6 +6,7 @@ jax, numpy and scipy are installed, and `import widthwise` costs next to nothing
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from widthwise.comparison import Comparison, compare
     from widthwise.criticality.advice import Advice, advise
     from widthwise.criticality.asymptotics import asymptotics
+    from widthwise.criticality.correlation import PairFixedPoint, pair_fixed_point
     from widthwise.criticality.critical import Critical, critical
     from widthwise.criticality.depth_width import depth_width, mutual_information, optimal_aspect_ratio
     from widthwise.criticality.fixed_points import fixed_points
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
         AccuracyWarning,
         CheckpointWarning,
         ExpansionWarning,
+        MissingPackage,
         NonFiniteWarning,
         NotCritical,
         SingularKernel,
+        WeightsWarning,
         WidthwiseError,
     )
     from widthwise.experiments.labelled import measure
@@ -40,11 +44,23 @@ if TYPE_CHECKING:
     from widthwise.flow.exact import ExactLaw, exact_law, kurtosis_by_depth
     from widthwise.flow.output_density import OutputDensity, output_density
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
+    from widthwise.inference.evidence.labelled import evidence_grid
     from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
-    from widthwise.inference.observables.labelled import expected_error, trained_kernel
+    from widthwise.inference.observables.labelled import compare_algorithms, expected_error, trained_kernel
+    from widthwise.interop.empirical import model_dntk, model_kernels, model_ntk
+    from widthwise.interop.equinox_models import from_equinox, init_equinox
+    from widthwise.interop.estimators import NNGPRegressor, NTKClassifier, NTKRegressor
+    from widthwise.interop.finite_estimator import FiniteWidthRegressor
+    from widthwise.interop.flax_models import from_flax, init_flax
+    from widthwise.interop.hessian import hessian_spectrum
+    from widthwise.interop.models import read_model
+    from widthwise.interop.optax_rates import optax_transform
+    from widthwise.interop.stax import from_stax, stax_kernels
+    from widthwise.interop.torch_models import from_torch, init_torch, param_groups
     from widthwise.network import MLP, SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
     from widthwise.results import load, network_of, save, theory
     from widthwise.results.single_input import single_input
+    from widthwise.study import Study, dataset
 
 _HOME = {
     "Activation": "activations",
@@ -75,6 +91,10 @@ _HOME = {
     "save": "results",
     "theory": "results",
     "single_input": "results.single_input",
+    "Study": "study",
+    "dataset": "study",
+    "evidence_grid": "inference.evidence.labelled",
+    "compare_algorithms": "inference.observables.labelled",
     "expected_error": "inference.observables.labelled",
     "trained_kernel": "inference.observables.labelled",
     "NewtonStep": "network",
@@ -84,6 +104,8 @@ _HOME = {
     "kernel_map": "criticality.susceptibilities",
     "susceptibilities": "criticality.susceptibilities",
     "fixed_points": "criticality.fixed_points",
+    "PairFixedPoint": "criticality.correlation",
+    "pair_fixed_point": "criticality.correlation",
     "phase_diagram": "criticality.labelled",
     "critical_line": "criticality.phase_diagram",
     "asymptotics": "criticality.asymptotics",
@@ -110,6 +132,27 @@ _HOME = {
     "CheckpointWarning": "errors",
     "NonFiniteWarning": "errors",
     "SingularKernel": "errors",
+    "from_torch": "interop.torch_models",
+    "init_torch": "interop.torch_models",
+    "param_groups": "interop.torch_models",
+    "from_flax": "interop.flax_models",
+    "init_flax": "interop.flax_models",
+    "from_equinox": "interop.equinox_models",
+    "init_equinox": "interop.equinox_models",
+    "optax_transform": "interop.optax_rates",
+    "read_model": "interop.models",
+    "model_kernels": "interop.empirical",
+    "model_ntk": "interop.empirical",
+    "model_dntk": "interop.empirical",
+    "hessian_spectrum": "interop.hessian",
+    "NNGPRegressor": "interop.estimators",
+    "NTKRegressor": "interop.estimators",
+    "NTKClassifier": "interop.estimators",
+    "FiniteWidthRegressor": "interop.finite_estimator",
+    "from_stax": "interop.stax",
+    "stax_kernels": "interop.stax",
+    "MissingPackage": "errors",
+    "WeightsWarning": "errors",
 }
 
 __all__ = [
@@ -127,31 +170,50 @@ __all__ = [
     "ExactLaw",
     "ExpansionWarning",
     "Expectation",
+    "FiniteWidthRegressor",
     "GradientDescent",
     "GradientFlow",
+    "MissingPackage",
     "Momentum",
+    "NNGPRegressor",
+    "NTKClassifier",
+    "NTKRegressor",
     "NewtonStep",
     "NonFiniteWarning",
     "NotCritical",
     "OutputDensity",
+    "PairFixedPoint",
     "SingularKernel",
+    "Study",
+    "WeightsWarning",
     "WidthwiseError",
     "__version__",
     "activation",
     "advise",
     "asymptotics",
     "compare",
+    "compare_algorithms",
     "correlation_length",
     "couplings",
     "critical",
     "critical_line",
+    "dataset",
     "deep_linear",
     "depth_width",
     "equalise",
+    "evidence_grid",
     "exact_law",
     "expectation",
     "expected_error",
     "fixed_points",
+    "from_equinox",
+    "from_flax",
+    "from_stax",
+    "from_torch",
+    "hessian_spectrum",
+    "init_equinox",
+    "init_flax",
+    "init_torch",
     "kernel_derivative",
     "kernel_map",
     "kurtosis_by_depth",
@@ -160,19 +222,27 @@ __all__ = [
     "make_critical",
     "max_learning_rate",
     "measure",
+    "model_dntk",
+    "model_kernels",
+    "model_ntk",
     "mutual_information",
     "network_of",
+    "optax_transform",
     "optimal_aspect_ratio",
     "output_density",
+    "pair_fixed_point",
+    "param_groups",
     "phase_diagram",
     "posterior",
     "power_law_rates",
     "predict",
+    "read_model",
     "sample_posterior",
     "sample_prior",
     "save",
     "shaped",
     "single_input",
+    "stax_kernels",
     "susceptibilities",
     "theory",
     "train",
@@ -184,6 +254,8 @@ def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'widthwise' has no attribute {name!r}")
     value = getattr(import_module(f"widthwise.{_HOME[name]}"), name)
+    if "xarray" in sys.modules:
+        import_module("widthwise.plots.accessor")  # ds.ww on every Dataset
     globals()[name] = value
     return value
 

@@ -13,12 +13,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 class DelayedProgress:
     """Call it with (done, total) as often as you like; past `delay` seconds a bar with the time left is drawn.
 
-    Nothing is drawn when standard error is not a terminal, unless `show` says so.
+    Nothing is drawn when standard error is not a terminal, unless `show` says so, nor while `silent` is set, which a
+    program does for all its bars at once.
     """
+
+    silent = False
 
     def __init__(self, description: str, show: bool | None = None, delay: float = 2.0):
         self.description, self.delay = description, delay
-        self.wanted = sys.stderr.isatty() if show is None else show
+        self.wanted = sys.stderr.isatty() and not self.silent if show is None else show
         self.started = time.monotonic()
         self.bar: Progress | None = None
 

@@ -1,0 +1,98 @@
+"""`widthwise critical`, `phase` and `advise`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from widthwise.cli.examples import epilog
+from widthwise.cli.figures import check_figure, draw
+from widthwise.cli.groups import spread
+from widthwise.cli.options import ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
+from widthwise.cli.output import Records, check_output, emit, remark, require_folder
+
+Activation = Annotated[
+    str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(ACTIVATIONS))
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (critical, phase, advise):
+        app.command(command.__name__, epilog=epilog(command.__name__))(spread(command))
+
+
+def critical(
+    activation: Activation,
+    output: OutputOptions,
+    near: Annotated[float | None, typer.Option("--near", help="Take the K* > 0 nearest to this kernel.")] = None,
+) -> None:
+    """The critical initialisation of an activation. Ends with 2, and the reason, where there is none."""
+    from widthwise.criticality.critical import critical as compute
+
+    check_output(output)
+    point = compute(activation, near)
+    names = ("activation", "C_b", "C_W", "K_star", "universality", "stable_side")
+    powers = ", ".join(f"{name} {value:.4g}" for name, value in point.exponents.items())
+    emit(Records(names, [tuple(getattr(point, name) for name in names)], (f"exponents of depth: {powers}",)), output)
+
+
+def phase(
+    activation: Activation,
+    output: OutputOptions,
+    figures: FigureOptions,
+    C_W: Annotated[str, typer.Option("--C_W", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0.5:3:51",
+    C_b: Annotated[str, typer.Option("--C_b", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0:0.5:21",
+    x_square: Annotated[float, typer.Option("--x-square", help="x·x/n_0 of the input.")] = 1.0,
+) -> None:
+    """The phase diagram of an activation: where signals die, scatter or explode with depth."""
+    from widthwise.criticality.labelled import phase_diagram
+
+    check_output(output)
+    check_figure(figures)
+    found = phase_diagram(activation, axis("--C_W", C_W), axis("--C_b", C_b), x_square)
+    emit(found if check_output(output) != "table" else _phases(found), output)
+    draw(figures, output, "phase", found)
+
+
+def _phases(found) -> Records:
+    """One row a grid point."""
+    names = ("K_star", "chi_parallel", "chi_perp", "phase")
+    rows = [
+        (float(w), float(b), *(found[name].values[i, j].item() for name in names))
+        for i, b in enumerate(found["C_b"].values)
+        for j, w in enumerate(found["C_W"].values)
+    ]
+    return Records(("C_W", "C_b", *names), rows, dataset=found)
+
+
+def advise(study: StudyOptions, output: OutputOptions) -> None:
+    """Is this initialisation critical, what does depth do to it, and what to use instead, with code to paste."""
+    from widthwise.criticality.advice import advise as compute
+
+    page = output.out is not None and output.out.suffix == ".html"
+    if output.out is not None and page:
+        require_folder("--out", output.out)
+    kind = "html" if page else check_output(replace(output, format="csv") if output.format == "netcdf" else output)
+    found = compute(*study.net_and_inputs())
+    if kind not in ("json", "html", "table"):
+        emit(_advice(found), output)
+        return
+    text = {"json": found.json, "html": found.html, "table": found.text}[kind] + "\n"
+    if output.out is None:
+        print(text, end="")
+    else:
+        output.out.write_text(text, encoding="utf-8")
+        remark(output, f"written: {output.out}")
+
+
+def _advice(found) -> Records:
+    """One row a layer."""
+    if found.rates is None:
+        return Records(("verdict", "reason"), [(found.verdict, found.reason or found.trouble)])
+    rates, layers = found.rates, range(1, found.net.depth + 1)
+    columns = ("layer", "C_b", "C_W", "lambda_b", "lambda_W", "share_before", "share_after")
+    rows = zip(layers, rates.network.C_b, rates.network.C_W, rates.lambda_b, rates.lambda_W,
+               rates.before.layers.tolist(), rates.after.layers.tolist(), strict=True)  # fmt: skip
+    return Records(columns, list(rows), (f"verdict: {found.verdict}",))

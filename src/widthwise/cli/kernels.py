@@ -1,0 +1,162 @@
+"""`widthwise theory`, `measure` and `compare`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from widthwise.cli.examples import epilog
+from widthwise.cli.figures import check_figure, draw
+from widthwise.cli.groups import spread
+from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, whole_numbers
+from widthwise.cli.output import Records, check_output, emit
+from widthwise.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from widthwise.comparison import Comparison
+
+Networks = Annotated[int | None, typer.Option("--networks", help="Networks to sample.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Non-negative integer: the same seed, the same networks.")]
+Statistics = Annotated[
+    str | None, typer.Option("--statistics", help="Names out of K, Theta, G1, H1, V, A, B, …, or all. Default K,Theta.")
+]
+Widths = Annotated[
+    str | None, typer.Option("--extrapolate", help="Hidden widths from which to extrapolate to infinite width.")
+]
+Layers = Annotated[str, typer.Option("--layers", help="all or last.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="Processes, or the address of a Dask scheduler.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (theory, measure, compare):
+        app.command(command.__name__, epilog=epilog(command.__name__))(spread(command))
+
+
+def theory(
+    study: StudyOptions,
+    output: OutputOptions,
+    figures: FigureOptions,
+    order: Annotated[int, typer.Option("--order", help="0: K and Theta; 1: the tensors of order 1/width too.")] = 0,
+    tensors: Annotated[str | None, typer.Option("--tensors", help="Names separated by commas, such as K,V.")] = None,
+    layers: Layers = "all",
+) -> None:
+    """Kernels, and corrections of order 1/width, of a network on given inputs."""
+    from widthwise.results import theory as compute
+
+    _check(output, figures)
+    what = study.study()
+    names = None if tensors is None else tensors.split(",")
+    found = compute(what.net, what.data.X_train, order=order, tensors=names, layers=layers, progress=progress(output))
+    emit(found, output)
+    draw(figures, output, "flow", found)
+
+
+def measure(
+    study: StudyOptions,
+    output: OutputOptions,
+    figures: FigureOptions,
+    networks: Networks = None,
+    seed: Seed = None,
+    statistics: Statistics = None,
+    layers: Layers = "last",
+    extrapolate: Widths = None,
+    engine: Engine = None,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="File to save to, and to go on from.")] = None,
+) -> int:
+    """The same quantities on sampled networks, each with a standard error."""
+    _check(output, figures)
+    what = study.study(networks=networks, seed=seed)
+    found = _measured(what, statistics, layers, extrapolate, engine, checkpoint, output)
+    emit(found, output)
+    draw(figures, output, "flow", found)
+    return 130 if found.attrs["interrupted"] else 0
+
+
+def compare(
+    study: StudyOptions,
+    output: OutputOptions,
+    figures: FigureOptions,
+    predicted: Annotated[Path | None, typer.Argument(help="NetCDF file of theory or predict.")] = None,
+    measured: Annotated[Path | None, typer.Argument(help="NetCDF file of measure or train.")] = None,
+    networks: Networks = None,
+    seed: Seed = None,
+    statistics: Statistics = None,
+    extrapolate: Widths = None,
+    level: Annotated[float, typer.Option("--level", help="Probability below which a row does not agree.")] = 0.001,
+) -> int:
+    """Theory against measurement, in standard errors: two files, or both computed now. Ends with 1 if they disagree.
+
+    Means are compared to order 1/width where the theory holds it. The other tensors differ from a measurement at finite
+    width by one more power of 1/width, which many networks resolve; --extrapolate removes that.
+    """
+    from widthwise.comparison import compare as compute
+
+    _check(output, figures)
+    if (predicted is None) != (measured is None):
+        raise InvalidInput("MEASURED", "one file", "two files, or none to compute both")
+    if predicted is not None and measured is not None:
+        th, ms = _loaded("PREDICTED", predicted), _loaded("MEASURED", measured)
+    else:
+        what = study.study(networks=networks, seed=seed)
+        ms = _measured(what, statistics, "last", extrapolate, None, None, output)
+        th = _theory_for(what, ms, output)
+    found = compute(th, ms, level=level)
+    emit(_rows(found), output)
+    draw(figures, output, "agreement", th, ms)
+    return 1 if "disagrees" in found.verdict else 0
+
+
+def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Dataset:
+    from widthwise.errors import NotDifferentiable
+    from widthwise.results import theory as compute
+
+    names = [str(v) for v in measured.data_vars if "_" not in str(v)]
+    shifts = [shift for name, shift in (("K", "G1"), ("Theta", "H1")) if name in names and shift not in names]
+    how = {"order": 1, "layers": "last", "progress": progress(output)}
+    try:
+        return compute(what.net, what.data.X_train, tensors=[*names, *shifts], **how)
+    except NotDifferentiable:
+        return compute(what.net, what.data.X_train, tensors=names, **how)
+
+
+def _measured(what, statistics, layers, extrapolate, engine, checkpoint, output: OutputOptions) -> xr.Dataset:
+    from widthwise.experiments.labelled import measure as compute
+
+    names = statistics if statistics in (None, "all") else statistics.split(",")
+    workers = int(engine) if engine is not None and engine.isdigit() else engine
+    sizes = None if extrapolate is None else whole_numbers("--extrapolate", extrapolate)
+    return compute(
+        what.net, what.data.X_train, what.networks, what.seed, statistics=names, layers=layers, widths=sizes,
+        engine=workers, checkpoint=checkpoint, progress=progress(output),
+    )  # fmt: skip
+
+
+def _rows(found: Comparison) -> Records:
+    from widthwise.comparison.pulls import Row
+
+    columns = tuple(field.name for field in fields(Row))
+    rows = [tuple("" if cell is None else cell for cell in asdict(row).values()) for row in found]
+    return Records(columns, rows, (found.sentence,))
+
+
+def _loaded(argument: str, path: Path) -> xr.Dataset:
+    from widthwise.results import load
+
+    try:
+        return load(path)
+    except InvalidInput as error:
+        raise InvalidInput(argument, error.got, error.expected, error.remedy) from error
+
+
+def _check(output: OutputOptions, figures: FigureOptions) -> None:
+    check_output(output)
+    check_figure(figures)
+
+
+def progress(output: OutputOptions) -> bool | None:
+    return False if output.quiet else None

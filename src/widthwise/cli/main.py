@@ -1,0 +1,114 @@
+"""`widthwise`: the program. Exit codes: 0 done, 1 theory and measurement disagree, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from widthwise.cli import criticality, kernels, pages, training
+from widthwise.errors import WidthwiseError
+from widthwise.progress import DelayedProgress
+from widthwise.version import __version__
+
+app = typer.Typer(
+    name="widthwise",
+    help="The effective theory of deep neural networks, in powers of 1/width, beside measurement.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"widthwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+for module in (kernels, criticality, training, pages):
+    module.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what is wrong with the input takes one line on standard error.
+
+    >>> main(["critical", "tanh", "--format", "csv"])
+    activation,C_b,C_W,K_star,universality,stable_side
+    tanh,0.0,1.0,0.0,K*=0,above
+    0
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    quiet = any(word in ("--quiet", "-q") for word in words)
+    # asked for before jax is loaded, so that the library has nothing to announce
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _silence if quiet else _one_line
+            DelayedProgress.silent = quiet
+            code = app(words, prog_name="widthwise", standalone_mode=False)
+        sys.stdout.flush()
+        if code == 130:
+            print("interrupted", file=sys.stderr)
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        return _refuse(error.format_message() or str(error), _where(error))
+    except WidthwiseError as error:
+        return _refuse(str(error))
+    except (OSError, MemoryError) as error:
+        return _gone(error) if isinstance(error, BrokenPipeError) else _refuse(str(error) or type(error).__name__)
+    except (KeyboardInterrupt, typer.Abort):  # between the commands of typer, which makes one an exit code itself
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        DelayedProgress.silent = False
+
+
+def _where(error: TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f" (see {context.command_path} --help)" if context is not None else ""
+
+
+def _refuse(message: str, where: str = "") -> int:
+    print(f"widthwise: {' '.join(message.split())}{where}", file=sys.stderr)
+    return 2
+
+
+def _gone(error: BrokenPipeError) -> int:
+    """The reader of a pipe left: no message, and none from the interpreter's own flush either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _one_line(message, category, filename, lineno, file=None, line=None) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _silence(message, category, filename, lineno, file=None, line=None) -> None:
+    pass
+
+
+def run() -> None:
+    """What the installed program calls."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

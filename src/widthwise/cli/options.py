@@ -1,0 +1,191 @@
+"""The shared options, and the study that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from widthwise.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from widthwise.study import Data, Study
+
+#: Written out, so that completing a name in the shell does not load the library; a test compares them.
+ACTIVATIONS = (
+    "cubic", "erf", "gelu", "leaky_relu", "linear", "quadratic", "relu", "sigmoid", "sin", "softplus",
+    "step", "swish", "tanh",
+)  # fmt: skip
+DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
+ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
+FORMATS = ("table", "json", "csv", "netcdf")
+
+
+def one_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Completion from a list."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
+
+
+def _network(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Network", **more)
+
+
+def _data(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Data", **more)
+
+
+def _output(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Output", **more)
+
+
+_PER_LAYER = "one number, or one per weight layer separated by commas"
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """A network and data, from a TOML file or flags; flags win."""
+
+    spec: Annotated[
+        Path | None, _network("--spec", help=r"TOML file with \[network], \[data], \[training], \[measurement].")
+    ] = None
+    widths: Annotated[str | None, _network("--widths", help="Input, hidden and output widths: 3,64,64,1.")] = None
+    activation: Annotated[
+        str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(ACTIVATIONS))
+    ] = None
+    C_b: Annotated[str | None, _network("--C_b", help=f"Variance of the biases: {_PER_LAYER}.")] = None
+    C_W: Annotated[str | None, _network("--C_W", help=f"Variance of the weights times fan-in: {_PER_LAYER}.")] = None
+    lambda_b: Annotated[str | None, _network("--lambda_b", help=f"Learning rate of the biases: {_PER_LAYER}.")] = None
+    lambda_W: Annotated[str | None, _network("--lambda_W", help=f"Learning rate of the weights: {_PER_LAYER}.")] = None
+    data: Annotated[
+        str | None,
+        _data("--data", help=".npy, .npz or .csv file, or a built-in set.", autocompletion=one_of(DATA_SETS)),
+    ] = None
+    points: Annotated[int, _data("--points", help="Training inputs of a built-in set.")] = 4
+
+    def study(self, **changes: Any) -> Study:
+        """The study; `changes` that are None are left as they are."""
+        from widthwise.study import Study, default_study
+
+        base = default_study() if self.spec is None else Study.from_toml(self.spec)
+        net, data = self._net_and_data(base)
+        if self.data is None and data.features != net.widths[0]:
+            raise InvalidInput(
+                "--data", "none", f"inputs with {net.widths[0]} features", "Name a file or a built-in set with --data."
+            )
+        now = {name: getattr(base, name) for name in ("algorithm", "networks", "trained", "seed")}
+        return Study(net, data, **(now | {name: value for name, value in changes.items() if value is not None}))
+
+    def net_and_inputs(self) -> tuple[Any, Any]:
+        """The network, and the inputs if a file or a flag names some that fit it; else None."""
+        from widthwise.study import Study, default_study
+
+        base = default_study() if self.spec is None else Study.from_toml(self.spec)
+        net, data = self._net_and_data(base)
+        named = self.data is not None or (self.spec is not None and data.features == net.widths[0])
+        return net, data.X_train if named else None
+
+    def _net_and_data(self, base: Study) -> tuple[Any, Data]:
+        from widthwise.study import load_data
+
+        data = base.data if self.data is None else load_data(self.data, self.points)
+        changes: dict[str, Any] = {
+            name: numbers(f"--{name}", getattr(self, name))
+            for name in ("C_b", "C_W", "lambda_b", "lambda_W")
+            if getattr(self, name) is not None
+        }
+        if self.activation is not None:
+            changes["activation"] = self.activation
+        if self.widths is not None:
+            changes["widths"] = whole_numbers("--widths", self.widths)
+        elif self.spec is None:
+            # the default network takes the shape of the data
+            changes["widths"] = [data.features, *base.net.widths[1:-1], data.outputs]
+        return base.net.replace(**changes) if changes else base.net, data
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where results go and how."""
+
+    out: Annotated[
+        Path | None, _output("--out", "-o", help="File to write; .json, .csv, .nc or .txt decides the format.")
+    ] = None
+    format: Annotated[
+        str | None, _output("--format", "-f", help="table, json, csv or netcdf.", autocompletion=one_of(FORMATS))
+    ] = None
+    quiet: Annotated[bool, _output("--quiet", "-q", help="No progress bars, warnings or remarks.")] = False
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """A figure beside the numbers."""
+
+    figure: Annotated[Path | None, _output("--figure", help="Draw as well: .svg, .pdf or .png.")] = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How networks are trained."""
+
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--algorithm", help=", ".join(ALGORITHM_NAMES), autocompletion=one_of(ALGORITHM_NAMES)),
+    ] = None
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Step of a descent.")] = None
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of a descent; else to convergence.")] = None
+    time: Annotated[float | None, typer.Option("--time", help="Time of gradient flow; else to convergence.")] = None
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Inputs in a batch.")] = None
+
+    def chosen(self) -> Any:
+        """The algorithm, or None if no option names one."""
+        from widthwise.study.spec import make_algorithm
+
+        names = ("learning_rate", "steps", "time", "batch_size")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.algorithm is None and not settings:
+            return None
+        guess = "gradient_descent" if "learning_rate" in settings else "gradient_flow"
+        return make_algorithm(self.algorithm or guess, **settings)
+
+
+def numbers(name: str, text: str) -> float | list[float]:
+    """A number, or several separated by commas."""
+    try:
+        values = [float(piece) for piece in text.split(",")]
+    except ValueError:
+        raise InvalidInput(name, repr(text), "a number, or several separated by commas") from None
+    return values[0] if len(values) == 1 else values
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """Whole numbers separated by commas; 8x64 repeats."""
+    found: list[int] = []
+    for piece in text.split(","):
+        times, _, value = piece.strip().rpartition("x")
+        try:
+            found += [int(value)] * (int(times) if times else 1)
+        except ValueError:
+            expected = "whole numbers separated by commas, such as 3,64,64,1 or 3,8x64,1"
+            raise InvalidInput(name, repr(text), expected) from None
+    return found
+
+
+def axis(name: str, text: str) -> Any:
+    """Values of an axis: 0.5:3:26 is 26 values from 0.5 to 3; otherwise numbers separated by commas."""
+    import numpy as np
+
+    pieces = text.split(":")
+    if len(pieces) == 1:
+        return np.atleast_1d(numbers(name, text))
+    try:
+        start, stop, count = float(pieces[0]), float(pieces[1]), int(pieces[2])
+        return np.linspace(start, stop, count)
+    except (ValueError, IndexError):
+        raise InvalidInput(name, repr(text), "FIRST:LAST:COUNT, or numbers separated by commas") from None

@@ -1,0 +1,5 @@
+"""A web page that follows the theory live, samples and trains real networks beside it (`widthwise explore`)."""
+
+from widthwise.explorer.server import serve
+
+__all__ = ["serve"]

@@ -1,0 +1,161 @@
+"""Charts of the page: bokeh figures whose lines and points are set by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearColorMapper,
+    Range1d,
+    Span,
+    Title,
+)
+from bokeh.plotting import figure
+
+from widthwise.criticality.phase_diagram import PHASES
+from widthwise.explorer.settings import CONTROLS, Number
+from widthwise.explorer.theory import Phases
+from widthwise.plots.style import COLOURS
+
+_HEIGHT = 330
+#: Nothing to draw, though the legend shows how it would look.
+NOTHING = np.full(1, np.nan)
+_DASHES = ("solid", "dashed", "dashdot", "dotted")
+_MARKERS = ("circle", "square", "triangle", "diamond")
+#: Ordered, critical, chaotic, divergent: apart in grey too.
+_PHASE_COLOURS = ("#dfe8f0", "#1b3a57", "#f3d9c9", "#8a8a8a")
+
+
+class Chart:
+    """A figure, its sources by name, and a legend below it."""
+
+    def __init__(self, name: str, title: str, x: str, y: str, *, log: bool = False, whole: bool = False, **more: Any):
+        self.figure = figure(
+            **more,
+            title=Title(text=title, text_font_size="14px"),
+            x_axis_label=x,
+            y_axis_label=y,
+            y_axis_type="log" if log else "linear",
+            height=_HEIGHT,
+            min_width=280,
+            sizing_mode="stretch_width",
+            tools="box_zoom,reset,save",
+            toolbar_location="above",
+            name=name,
+        )
+        for axis in self.figure.axis:
+            axis.axis_label_text_font_style, axis.axis_label_text_font_size = "normal", "13px"
+            axis.major_label_text_font_size = "12px"
+        self.figure.toolbar.logo = None
+        if whole:
+            self.figure.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        self.legend = Legend(
+            ncols=2,
+            label_text_font_size="12px",
+            border_line_color=None,
+            location="left",
+            margin=4,
+            spacing=8,
+            click_policy="hide",
+            glyph_width=26,
+        )
+        self.figure.add_layout(self.legend, "below")
+        self.sources: dict[str, ColumnDataSource] = {}
+        self._name = name
+
+    def line(self, name: str, label: str, style: int, width: float = 2.2) -> None:
+        """A line; `style` picks colour and dashes together."""
+        source = self._source(name, "x", "y")
+        colour, dash = COLOURS[style % 4], _DASHES[style % 4]
+        drawn = self.figure.line("x", "y", source=source, line_width=width, color=colour, line_dash=dash)
+        self._entry(label, drawn)
+        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=[(label, "@x{0.[000]}, @y{0.[000000]}")]))
+
+    def points(self, name: str, label: str, style: int) -> None:
+        """Points with bars of one standard error."""
+        source = self._source(name, "x", "y", "lower", "upper", "error")
+        colour = COLOURS[style % 4]
+        self.figure.segment("x", "lower", "x", "upper", source=source, color=colour, line_width=1.6)
+        drawn = self.figure.scatter(
+            "x", "y", source=source, size=9, marker=_MARKERS[style % 4], color=colour, line_color="white"
+        )
+        self._entry(label, drawn)
+        tips = [(label, "@x{0.[000]}, @y{0.[000000]} ± @error{0.[000000]}")]
+        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
+
+    def level(self, value: float) -> None:
+        """A thin horizontal line."""
+        self.figure.add_layout(Span(location=value, dimension="width", line_color="#999999", line_width=1))
+
+    def set(self, name: str, x: Any, y: Any, error: Any = None) -> None:
+        """New data of a line, or of points with their errors."""
+        x, y = np.asarray(x, float), np.asarray(y, float)
+        data: dict[str, Any] = {"x": x, "y": y}
+        if error is not None:
+            error = np.asarray(error, float)
+            data |= {"lower": y - error, "upper": y + error, "error": error}
+        self.sources[name].data = data
+
+    def clear(self, *names: str) -> None:
+        for name in names:
+            empty: dict[str, Any] = {str(column): NOTHING for column in self.sources[name].data}
+            self.sources[name].data = empty
+
+    def _source(self, name: str, *columns: str) -> ColumnDataSource:
+        data: dict[str, Any] = dict.fromkeys(columns, NOTHING)
+        self.sources[name] = ColumnDataSource(data, name=f"{self._name}:{name}")
+        return self.sources[name]
+
+    def _entry(self, label: str, drawn) -> None:
+        self.legend.items.append(LegendItem(label=label, renderers=[drawn]))  # pyright: ignore[reportArgumentType]
+
+
+class PhaseChart(Chart):
+    """The plane of C_W and C_b: phases, the line χ_⊥ = 1, the critical point, and where the page is."""
+
+    def __init__(self):
+        across, up = CONTROLS["C_W"], CONTROLS["C_b"]
+        assert isinstance(across, Number)
+        assert isinstance(up, Number)
+        super().__init__(
+            "phase", "Phases, for an input of size 1", "weight variance C_W", "bias variance C_b",
+            x_range=Range1d(start=across.low, end=across.high), y_range=Range1d(start=up.low - 0.05, end=up.high),
+        )  # fmt: skip
+        blank: dict[str, Any] = {"image": [np.zeros((1, 1))], "x": [0.0], "y": [0.0], "dw": [0.0], "dh": [0.0]}
+        self.image = ColumnDataSource(blank, name="phase:image")
+        mapper = LinearColorMapper(palette=list(_PHASE_COLOURS), low=-0.5, high=len(PHASES) - 0.5)
+        places = {name: name for name in ("image", "x", "y", "dw", "dh")}
+        self.figure.image(**places, source=self.image, color_mapper=mapper, level="underlay")  # pyright: ignore
+        for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True):
+            if phase != "critical":
+                empty = self.figure.scatter(
+                    NOTHING, NOTHING, marker="square", size=12, color=colour, line_color="#666666"
+                )
+                self._entry(phase, empty)
+        self.line("line", "critical line χ⊥ = 1", 0, 2.5)
+        for name, label, marker, colour, size in (
+            ("critical", "critical point", "star", "#1b3a57", 16),
+            ("here", "this network", "circle_cross", "#c1652f", 15),
+        ):
+            source = self._source(name, "x", "y")
+            drawn = self.figure.scatter(
+                "x", "y", source=source, marker=marker, size=size, fill_color="white", line_color=colour, line_width=2.5
+            )
+            self._entry(label, drawn)
+        self.figure.grid.visible = False
+
+    def show(self, phases: Phases) -> None:
+        """The diagram of another activation."""
+        grid, (line_W, line_b), point = phases.grid, phases.line, phases.point
+        left, right, low, high = grid.C_W[0], grid.C_W[-1], grid.C_b[0], grid.C_b[-1]
+        data = {"image": [grid.phase.astype(float)], "x": [left], "y": [low], "dw": [right - left], "dh": [high - low]}
+        self.image.data = data
+        self.set("line", line_W, line_b)
+        at = [] if point is None or point.C_b > high else [point]
+        self.set("critical", [p.C_W for p in at], [p.C_b for p in at])

@@ -1,0 +1,194 @@
+"""What the page shows of the theory, as plain arrays, fast enough to follow a slider.
+
+Programs are compiled for a length. So flows whose length is compiled in go on to one fixed depth, through layers of
+kernel one, and are cut where the network ends: a layer depends on the layers below alone. Kernels that explode are
+followed up to `EXPLODED` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import xarray as xr
+
+from widthwise.criticality.critical import Critical, critical
+from widthwise.criticality.moments import profile
+from widthwise.criticality.phase_diagram import PhaseDiagram, critical_line, phase_grid
+from widthwise.errors import InvalidInput, NotCritical
+from widthwise.explorer.settings import CONTROLS, DEEPEST, Number, Settings
+from widthwise.flow.couplings import Couplings
+from widthwise.flow.exact import exact_law
+from widthwise.flow.infinite import kernel_flow
+from widthwise.flow.output_density import OutputDensity
+from widthwise.flow.scaled import value_of
+from widthwise.flow.single_input import SCALES, single_flow
+from widthwise.network import MLP
+from widthwise.results.labels import label, layer_coordinate
+
+#: Tensors over their natural scale that are shown; all of them exist for continuous activations.
+SHOWN = ("V", "G1", "A", "B", "D", "F", "H1")
+#: Kernels above this are not followed, unless σ is a straight line on either side of zero.
+EXPLODED = 1e4
+#: Points of a density, and how many standard deviations they reach.
+_POINTS, _REACH = 241, 4.5
+
+
+@dataclass(frozen=True, eq=False)
+class Theory:
+    """K and Θ (layer, 2) of the inputs a and b, each with itself; of a, ratios by tensor (layer,) and densities of z.
+
+    `gaussian` and `edgeworth` are the density at infinite width and to order 1/n, at the points `z`. Where a kernel
+    exceeds `EXPLODED` before the output, `net` ends at the layer before and `exploded` is the first layer beyond.
+    """
+
+    settings: Settings
+    net: MLP
+    K: np.ndarray
+    Theta: np.ndarray
+    ratios: dict[str, np.ndarray]
+    z: np.ndarray
+    gaussian: np.ndarray
+    edgeworth: np.ndarray
+    exploded: int | None = None
+
+    @property
+    def layers(self) -> np.ndarray:
+        return np.arange(1, self.net.depth + 1)
+
+    @property
+    def widths(self) -> np.ndarray:
+        """n of a layer's 1/n: the width of the layer below, (layer,)."""
+        return np.asarray(self.net.widths[:-1])
+
+    @property
+    def finite_K(self) -> np.ndarray:
+        """K_aa + G1/n: the mean at this width to order 1/n, (layer,)."""
+        return self.K[:, 0] * (1.0 + self.ratios["G1"] / self.widths)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """K and Θ (layer, 2, 2) of the inputs a and b together: slower than the rest where they nearly coincide."""
+
+    theory: Theory
+    K: np.ndarray
+    Theta: np.ndarray
+
+    def correlation(self, name: str) -> np.ndarray:
+        """K_ab/√(K_aa K_bb), or the same of Theta, (layer,)."""
+        kernel = getattr(self, name)
+        scale = np.sqrt(kernel[:, 0, 0] * kernel[:, 1, 1])
+        return kernel[:, 0, 1] / np.where(scale > 0.0, scale, np.inf)
+
+    def dataset(self) -> xr.Dataset:
+        """Everything by layer, labelled."""
+        pair, theory = ("layer", "a", "b"), self.theory
+        variables = {"K": (pair, self.K), "Theta": (pair, self.Theta)}
+        variables |= {f"{name}_ratio": (("layer",), values) for name, values in theory.ratios.items()}
+        made = label(variables, theory.net, layer_coordinate(tuple(theory.layers.tolist())), kind="theory")
+        made["X"] = (("a", "feature"), theory.settings.inputs)
+        for name in theory.ratios:
+            i, j = SCALES[name]
+            made[f"{name}_ratio"].attrs["long_name"] = f"{name}/(K^{i} Θ^{j}) of input a (theory §4, §5)"
+        return made
+
+
+def theory_of(settings: Settings) -> Theory:
+    """Kernels, ratios and densities for one state of the page (theory §2 to §6).
+
+    >>> found = theory_of(Settings(activation="relu", C_W=2.0, C_b=0.0, depth=3, width=100))
+    >>> found.K[:, 0].round(12).tolist(), found.ratios["V"].round(9).tolist()
+    ([2.0, 2.0, 2.0], [0.0, 5.0, 10.0])
+    """
+    exploded = _explodes(settings)
+    net = settings.network(depth=exploded and exploded - 1)
+    X, rows = settings.inputs, slice(net.depth)
+    longer = _continued(net)
+    flows = [single_flow(longer, x, wanted, True) for x, wanted in zip(X, (SHOWN, ()), strict=True)]
+    both, Theta = (np.stack([value_of(getattr(flow, name))[rows] for flow in flows], axis=1) for name in ("K", "Theta"))
+    ratios = {name: np.asarray(values[rows]) for name, values in flows[0].ratios.items()}
+    K = float(both[-1, 0])
+    shift, V = ratios["G1"][-1] * K, ratios["V"][-1] * K**2
+    made = Couplings(np.full((1, 1), K), np.full((1, 1), shift), np.full((1,) * 4, V), n=net.n, m=1)
+    z = np.linspace(-_REACH, _REACH, _POINTS) * np.sqrt(K)
+    gaussian = np.exp(-0.5 * z**2 / K) / np.sqrt(2.0 * np.pi * K)
+    edgeworth = OutputDensity(made).density(z)
+    return Theory(settings, net, both, Theta, ratios, z, gaussian, edgeworth, exploded)
+
+
+def pair_of(found: Theory) -> Pair:
+    """The two inputs together.
+
+    >>> pair = pair_of(theory_of(Settings(activation="relu", C_W=2.0, C_b=0.0, depth=3, angle=90.0)))
+    >>> pair.correlation("K").round(5).tolist()
+    [0.0, 0.31831, 0.49373]
+    """
+    net, rows = found.net, slice(found.net.depth)
+    flow = kernel_flow(net if net.activation.closed is None else _continued(net), found.settings.inputs)
+    assert flow.Theta is not None
+    return Pair(found, flow.K[rows], flow.Theta[rows])
+
+
+def _explodes(settings: Settings) -> int | None:
+    """The first layer at which a kernel exceeds `EXPLODED`, counted from 1; None if there is none."""
+    net = settings.network()
+    shape = profile(net.activation)
+    if shape.slopes is not None:
+        return None
+    K = settings.C_b + settings.C_W * np.array([settings.size_a, settings.size_b])
+    for layer in range(2, net.depth + 1):
+        K = settings.C_b + settings.C_W * shape.moments(K).square
+        if K.max() > EXPLODED:
+            return max(layer, 3)
+    return None
+
+
+def _continued(net: MLP) -> MLP:
+    """The network, going on to the page's largest depth through layers of kernel one, which cannot explode."""
+    more = DEEPEST - net.depth
+    C_b, C_W = [*net.C_b, *[1.0] * more], [*net.C_W, *[0.0] * more]
+    widths = [*net.widths[:-1], *[net.n] * more, 1]
+    return MLP(widths, net.activation, C_b, C_W, net.lambda_b[0], net.lambda_W[0])
+
+
+def exact_density(found: Theory) -> np.ndarray:
+    """The exact density of the output at input a, at the points of the others; NaN where it is infinite."""
+    density = exact_law(found.net, found.settings.inputs[0]).density(found.z)
+    return np.where(np.isfinite(density), density, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """The phase diagram of one activation over the range of the sliders, its critical line and critical point."""
+
+    grid: PhaseDiagram
+    line: tuple[np.ndarray, np.ndarray]
+    point: Critical | None
+
+
+@lru_cache(maxsize=len(CONTROLS))
+def phases_of(activation: str) -> Phases:
+    """For an input with x·x/n_0 = 1 (theory §7).
+
+    >>> phases_of("relu").point.C_W, phases_of("sigmoid").point
+    (2.0, None)
+    """
+    across, up = CONTROLS["C_W"], CONTROLS["C_b"]
+    assert isinstance(across, Number)
+    assert isinstance(up, Number)
+    C_W, C_b = np.linspace(across.low, across.high, 159), np.linspace(up.low, up.high, 101)
+    grid = phase_grid(activation, C_W, C_b)
+    try:
+        point = critical(activation)
+    except NotCritical:
+        point = None
+    try:
+        _, line_W, line_b = critical_line(activation)
+    except InvalidInput:
+        # a₊z, a₋z: χ_⊥ depends on C_W alone
+        assert point is not None
+        line_W, line_b = np.full(2, point.C_W), np.array([up.low, up.high])
+    kept = (line_W <= across.high) & (line_b <= up.high)
+    return Phases(grid, (line_W[kept], line_b[kept]), point)

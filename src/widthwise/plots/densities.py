@@ -1,0 +1,96 @@
+"""Outputs of sampled networks against their Gaussian, order-1/n and exact densities (theory §3, §6)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
+from widthwise.experiments.outputs import sample_outputs
+from widthwise.flow.exact import exact_law
+from widthwise.flow.output_density import output_density
+from widthwise.network import MLP
+from widthwise.network.inputs import check_one_input
+from widthwise.plots.style import COLOURS, look, lower_legend, panels, style
+
+_BINS = 41
+_GAUSSIAN = "Gaussian, infinite width"
+_REACH = 5.0
+
+
+def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0, exact: bool = True) -> Figure:
+    """Histogram of one output at one input over sampled networks, and three densities; on the right over the Gaussian.
+
+    The exact density is drawn where `exact_law` has one; `networks=0` draws no histogram.
+
+    Returns
+    -------
+    A matplotlib Figure.
+
+    >>> import widthwise as ww
+    >>> figure = plot_output_density(ww.MLP([2, 8, 8, 1], "tanh"), [1.0, 1.0], networks=200)
+    >>> figure.axes[1].get_ylabel()
+    'density / Gaussian'
+    """
+    x = tuple(check_one_input(x, net.widths[0]).tolist())
+    one = net.up_to(net.depth, 1)
+    scale, z, curves = _densities(one, x, exact)
+    gaussian = curves[_GAUSSIAN]
+    with look():
+        figure, (left, right) = panels(2, 2, 4.2, 3.1)
+        if networks:
+            _histogram(left, right, _samples(one, x, networks, seed), scale)
+        for number, (name, values) in enumerate(curves.items()):
+            left.plot(z, values, label=name, **style(number))
+            right.plot(z, values / gaussian, **style(number))
+        left.set(yscale="log", xlabel="output $z$", ylabel="density", xlim=(z[0], z[-1]))
+        left.set_ylim(0.3 * gaussian.min(), 3.0 * gaussian.max())
+        near = np.abs(z) < 3.5 * scale
+        ratios = np.stack([values / gaussian for values in curves.values()])[:, near]
+        # a density may be infinite at zero, where some networks are silent
+        top = float(np.quantile(ratios[np.isfinite(ratios)], 0.99))
+        right.set(xlabel="output $z$", ylabel="density / Gaussian", xlim=(-3.5 * scale, 3.5 * scale))
+        right.set_ylim(0.0, 1.15 * max(top, 1.3))
+        lower_legend(figure, left, across=4)
+    return figure
+
+
+@lru_cache(maxsize=8)
+def _densities(net: MLP, x: tuple[float, ...], exact: bool) -> tuple[float, np.ndarray, dict[str, np.ndarray]]:
+    """√K, outputs z, and densities there by name; kept, as a page draws them twice."""
+    expansion = output_density(net, [x])
+    scale = float(np.sqrt(expansion.couplings.K[0, 0]))
+    z = np.linspace(-_REACH * scale, _REACH * scale, 401)
+    curves = {_GAUSSIAN: norm.pdf(z, scale=scale), "to order 1/n": expansion.density(z)}
+    return scale, z, curves | (_exact(net, np.asarray(x), z) if exact else {})
+
+
+@lru_cache(maxsize=8)
+def _samples(net: MLP, x: tuple[float, ...], networks: int, seed: int) -> np.ndarray:
+    return sample_outputs(net, [x], networks, seed)[:, 0, 0]
+
+
+def _exact(net: MLP, x: np.ndarray, z: np.ndarray) -> dict[str, np.ndarray]:
+    try:
+        return {"exact at this width": exact_law(net, x).density(z)}
+    except (InvalidInput, NotDifferentiable, DivergentMoment):
+        return {}
+
+
+def _histogram(left: Axes, right: Axes, samples: np.ndarray, scale: float) -> None:
+    """Counts with √count as their error; bins without a count are left out."""
+    edges = np.linspace(-_REACH * scale, _REACH * scale, _BINS + 1)
+    counts, _ = np.histogram(samples, edges)
+    centre, width = 0.5 * (edges[1:] + edges[:-1]), edges[1] - edges[0]
+    expected = np.diff(norm.cdf(edges, scale=scale)) / width
+    seen = counts > 0
+    density, error = counts / (len(samples) * width), np.sqrt(counts) / (len(samples) * width)
+    how: dict[str, Any] = {"fmt": "o", "color": "0.35", "ms": 3, "lw": 0.8, "zorder": 1}
+    left.errorbar(centre[seen], density[seen], error[seen], label=f"{len(samples)} sampled networks", **how)
+    right.errorbar(centre[seen], (density / expected)[seen], (error / expected)[seen], **how)
+    right.axhline(1.0, color=COLOURS[3], lw=0.6)

@@ -1,0 +1,117 @@
+"""Pieces of the page: tables, figures as embedded SVG, equations as embedded SVG. Nothing refers to the outside."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any
+
+from matplotlib.font_manager import FontProperties
+from matplotlib.mathtext import math_to_image
+
+from widthwise.plots.style import look, narrow, svg_text
+
+
+def cell(value: Any) -> str:
+    """A number with four digits, a word as it is, nothing for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.4g}".replace("-", "−").replace("inf", "∞")
+    return escape(str(value))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+    """A table that scrolls by itself on a narrow page; the head may hold markup."""
+    rows = [list(row) for row in rows]
+    kinds = [_kind([row[i] for row in rows]) for i in range(len(head))]
+    top = "".join(f"<th scope='col'{kind}>{h}</th>" for h, kind in zip(head, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{cell(c)}</td>" for c, kind in zip(row, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    title = f"<caption>{caption}</caption>" if caption else ""
+    return f"<div class='scroll'><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _kind(column: list[Any]) -> str:
+    """The class of a column: numbers to the right, words to the left, long ones with room."""
+    words = [value for value in column if isinstance(value, str)]
+    return "" if not words else " class=long" if max(map(len, words)) > 24 else " class=word"
+
+
+def image(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def figure(draw: Callable[[], Any], caption: str, alt: str) -> str:
+    """A figure in two layouts, of which the page shows the one that fits."""
+    wide = image(svg_text(draw()))
+    with narrow():
+        slim = image(svg_text(draw()))
+    return (
+        f"<figure><picture><source media='(max-width: 700px)' srcset='{slim}'>"
+        f"<img src='{wide}' alt='{escape(alt, quote=True)}'></picture><figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def equations(parts: Sequence[tuple[str, str]]) -> str:
+    """Equations on a line of their own that wraps: TeX, and the words that are read out where it is not seen."""
+    return f"<p class='equation'>{''.join(_equation(*part) for part in parts)}</p>"
+
+
+def _equation(tex: str, words: str) -> str:
+    text = io.BytesIO()
+    with look():
+        math_to_image(f"${tex}$", text, prop=FontProperties(size=13), format="svg")
+    svg = "\n".join(line for line in text.getvalue().decode().splitlines() if "<dc:date>" not in line)
+    return f"<img src='{image(svg)}' alt='{escape(words, quote=True)}'>"
+
+
+def paragraphs(text: str) -> str:
+    """Plain text with blank lines between paragraphs; C_b and l^2 become subscripts and superscripts."""
+    blocks = [block.split("\n") for block in text.split("\n\n") if block.strip()]
+    found = "".join("<p>" + "<br>".join(escape(line.strip()) for line in block) + "</p>" for block in blocks)
+    found = re.sub(r"\b([CλχnKa])_([A-Za-z0-9∥⊥]+)", r"\1<sub>\2</sub>", found)
+    return re.sub(r"\^([-−]?[\d.]*\d)", r"<sup>\1</sup>", found)
+
+
+def details(summary: str, body: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+STYLE = """
+:root{--ink:#1d2733;--soft:#5a6672;--line:#d9dee3;--accent:#1b3a57;--paper:#fff;--band:#f4f6f8}
+*{box-sizing:border-box}
+body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);
+background:var(--paper);margin:0 auto;max-width:1100px;padding:1.5rem 1.25rem 4rem;overflow-wrap:break-word}
+h1{font-size:1.9rem;line-height:1.2;margin:.5rem 0}
+h2{font-size:1.35rem;border-bottom:2px solid var(--accent);padding-bottom:.25rem;margin:2.6rem 0 1rem}
+h3{font-size:1.08rem;margin:1.6rem 0 .5rem}
+p{margin:.6rem 0;max-width:75ch}
+nav{font-size:.9rem;margin:1rem 0}nav a{margin-right:1rem;color:var(--accent);white-space:nowrap}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:.8rem;margin:1.2rem 0}
+.card{background:var(--band);border-left:4px solid var(--accent);padding:.6rem .9rem}
+.card b{display:block;font-size:.82rem;color:var(--soft);font-weight:600}
+.scroll{overflow-x:auto;margin:1rem 0}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:var(--soft);padding:.2rem 0 .4rem;font-size:.9rem}
+th,td{padding:.28rem .55rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{background:var(--band);font-weight:600}
+.word,.long{text-align:left}td.long{white-space:normal;min-width:13rem}
+figure{margin:1.4rem 0}figure img{max-width:100%;height:auto;display:block}
+figcaption{color:var(--soft);font-size:.9rem;margin-top:.4rem;max-width:75ch}
+.equation{margin:.9rem 0 .9rem 1rem;max-width:none;display:flex;flex-wrap:wrap;align-items:center;gap:.6rem 2.2rem}
+.equation img{max-width:100%;height:auto}
+pre{background:var(--band);padding:.8rem 1rem;overflow-x:auto;font-size:.82rem;line-height:1.4}
+code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}
+details{margin:.8rem 0}summary{cursor:pointer;color:var(--accent)}
+.note{border-left:3px solid #c1652f;padding-left:.8rem}
+@media (max-width:700px){body{font-size:15px;padding:1rem .8rem 3rem}h1{font-size:1.45rem}.equation{margin-left:0}
+th,td{padding:.25rem .45rem}}
+@media print{body{max-width:none}details{display:block}}
+"""

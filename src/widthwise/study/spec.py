@@ -1,0 +1,137 @@
+"""A study: network, data, training, measurement and seed, as one object and as TOML or JSON."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.network import MLP, SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
+from widthwise.network.serialise import FIELDS
+from widthwise.network.validation import check_integer
+from widthwise.study.builtin import dataset
+from widthwise.study.data import Data
+from widthwise.study.files import load_data
+
+ALGORITHMS = {
+    "gradient_flow": GradientFlow,
+    "gradient_descent": GradientDescent,
+    "newton_step": NewtonStep,
+    "sgd": SGD,
+    "momentum": Momentum,
+    "adam": Adam,
+}
+_TABLES = ("network", "data", "training", "measurement")
+_DATA_KEYS = ("source", "points", "name", "X_train", "y_train", "X_test")
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything that fixes a run. `networks` are sampled and `trained` are trained, both from `seed`; none if 0.
+
+    >>> study = default_study()
+    >>> Study.from_dict(json.loads(study.to_json())).to_json() == study.to_json()
+    True
+    """
+
+    net: MLP
+    data: Data
+    algorithm: Any = field(default_factory=GradientFlow)
+    networks: int = 1000
+    trained: int = 200
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("networks", "trained", "seed"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain tables: network, data with its numbers, training, measurement."""
+        kind = next(name for name, cls in ALGORITHMS.items() if type(self.algorithm) is cls)
+        how = {key: value for key, value in asdict(self.algorithm).items() if value is not None}
+        return {
+            "network": self.net.to_dict(),
+            "data": self.data.to_dict(),
+            "training": {"algorithm": kind, **how, "networks": self.trained},
+            "measurement": {"networks": self.networks, "seed": self.seed},
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Study:
+        """The inverse of `to_dict`; paths of data files are relative to `folder`, missing tables take defaults."""
+        if "widths" in tables:
+            tables = {"network": {key: tables[key] for key in tables if key in FIELDS}} | {
+                key: tables[key] for key in tables if key not in FIELDS
+            }
+        for name in tables:
+            if name not in _TABLES:
+                raise UnknownName.of("spec", name, _TABLES)
+            if not isinstance(tables[name], Mapping):
+                raise InvalidInput("spec", f"{name} = {tables[name]!r}", f"a table [{name}]")
+        base = default_study()
+        net = MLP.from_dict(tables["network"]) if "network" in tables else base.net
+        data = _data(tables["data"], folder) if "data" in tables else base.data
+        training, measurement = dict(tables.get("training", {})), dict(tables.get("measurement", {}))
+        trained = training.pop("networks", base.trained)
+        unknown = sorted(set(measurement) - {"networks", "seed"})
+        if unknown:
+            raise UnknownName.of("[measurement]", unknown[0], ("networks", "seed"))
+        return cls(net, data, make_algorithm(**training), trained=trained, **{"networks": base.networks} | measurement)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Study:
+        """A TOML file with [network], [data], [training], [measurement], each optional, or a network's keys alone."""
+        path = Path(path)
+        if not path.is_file():
+            raise InvalidInput("spec", f"'{path}', which is not there", "an existing TOML file")
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput("spec", f"'{path}', malformed: {error}", "TOML, such as [network]") from error
+        try:
+            return cls.from_dict(tables, path.parent)
+        except InvalidInput as error:
+            raise InvalidInput(f"spec '{path}', {error.argument}", error.got, error.expected, error.remedy) from error
+
+
+def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
+    """A training algorithm by name.
+
+    >>> make_algorithm("gradient_descent", learning_rate=0.1)
+    GradientDescent(learning_rate=0.1, steps=None)
+    """
+    if algorithm not in ALGORITHMS:
+        raise UnknownName.of("algorithm", algorithm, ALGORITHMS)
+    known = {f.name: f for f in fields(ALGORITHMS[algorithm])}
+    for name in settings:
+        if name not in known:
+            raise InvalidInput(name, f"a setting of {algorithm}", "one of " + (", ".join(known) or "none"))
+    if "learning_rate" in known and "learning_rate" not in settings:
+        raise InvalidInput("learning_rate", "none", f"a positive number for {algorithm}")
+    if algorithm == "sgd" and "batch_size" not in settings:
+        raise InvalidInput("batch_size", "none", "a positive integer for sgd")
+    return ALGORITHMS[algorithm](**settings)
+
+
+def default_study() -> Study:
+    """The network of the demonstration: three hidden layers of 64 tanh neurons, four points of a spiral."""
+    net = MLP(widths=[2, 64, 64, 64, 1], activation="tanh", C_b=0.05, C_W=1.5, lambda_b=0.1, lambda_W=1.0)
+    return Study(net, dataset("spiral"))
+
+
+def _data(table: Mapping[str, Any], folder: Path | None) -> Data:
+    for name in table:
+        if name not in _DATA_KEYS:
+            raise UnknownName.of("[data]", name, _DATA_KEYS)
+    if "source" not in table:
+        return Data(**{name: value for name, value in table.items() if name != "points"})
+    source = str(table["source"])
+    beside = (folder or Path()) / source
+    return load_data(beside if Path(source).suffix else source, table.get("points", 4))

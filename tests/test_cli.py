@@ -1,0 +1,233 @@
+"""The command line: what it prints and writes, what it refuses, and the exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import widthwise as ww
+from widthwise.activations import NAMES as ACTIVATION_NAMES
+from widthwise.cli import options
+from widthwise.cli.main import main
+from widthwise.study.builtin import NAMES as DATA_NAMES
+from widthwise.study.spec import ALGORITHMS
+
+PROGRAM = str(Path(sys.executable).with_name("widthwise"))
+SMALL = ("--widths", "2,8,1", "--points", "2")
+#: Every subcommand on a network as small as it makes sense, in an order in which later ones may read earlier files.
+QUICK = {
+    "theory": ["theory", *SMALL],
+    "measure": ["measure", *SMALL, "--networks", "4"],
+    "compare": ["compare", *SMALL, "--networks", "64"],
+    "critical": ["critical", "relu"],
+    "phase": ["phase", "relu", "--C_W", "1:3:3", "--C_b", "0"],
+    "advise": ["advise", "--widths", "2,8,1", "--activation", "relu"],
+    "predict": ["predict", *SMALL],
+    "train": ["train", *SMALL, "--networks", "4", "--learning-rate", "0.1", "--steps", "2"],
+    "lab": ["lab", "--list"],
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(capsys, *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_a_quiet_command_prints_its_result_and_nothing_else(command, here, capsys):
+    code, out, err = call(capsys, *QUICK[command], "--quiet")
+    assert (code, err) == (0, "")
+    assert out.strip()
+
+
+@pytest.mark.parametrize("command", [name for name in QUICK if name not in ("advise",)])
+def test_results_are_json_too(command, here, capsys):
+    code, out, _ = call(capsys, *QUICK[command], "--format", "json")
+    assert code == 0
+    assert json.loads(out)
+
+
+def test_files_hold_what_the_library_computes(here, capsys):
+    net, X = ww.MLP([2, 8, 1], "gelu", C_b=0.1, C_W=1.9), ww.dataset("circle", 3).X_train
+    wanted = ww.theory(net, X, order=1, tensors=["K", "V"])
+    flags = ["--widths", "2,8,1", "--activation", "gelu", "--C_b", "0.1", "--C_W", "1.9", "--lambda_b", "1"]
+    flags += ["--lambda_W", "1", "--data", "circle", "--points", "3", "--order", "1", "--tensors", "K,V"]
+    for name in ("x.nc", "x.json", "x.csv"):
+        code, out, err = call(capsys, "theory", *flags, "--out", name)
+        assert (code, out, err) == (0, "", f"written: {name}\n")
+    xr.testing.assert_identical(ww.load(here / "x.nc"), wanted)
+    found = json.loads((here / "x.json").read_text())["variables"]
+    assert np.array_equal(found["V"]["values"], wanted["V"].values)
+    lines = (here / "x.csv").read_text().splitlines()
+    assert lines[0] == "variable,layer,a,b,c,d,value"
+    assert len(lines) == 1 + wanted["K"].size + wanted["V"].size
+    assert lines[1].split(",")[-1] == repr(float(wanted["K"].values[0, 0, 0]))
+
+
+def test_a_spec_file_and_flags_say_the_same(here, capsys):
+    np.savez(here / "d.npz", X_train=[[1.0, 0.5], [0.0, 1.0]], y_train=[1.0, -1.0], X_test=[[0.3, 0.3]])
+    (here / "net.toml").write_text(
+        '[network]\nwidths = [2, 8, 1]\nactivation = "erf"\nC_W = [1.0, 1.5]\n[data]\nsource = "d.npz"\n'
+        '[training]\nalgorithm = "gradient_descent"\nlearning_rate = 0.1\nsteps = 5\n'
+    )
+    _, from_file, _ = call(capsys, "predict", "--spec", "net.toml", "--format", "csv")
+    flags = ["--widths", "2,8,1", "--activation", "erf", "--C_b", "0", "--C_W", "1,1.5", "--lambda_b", "1"]
+    flags += ["--lambda_W", "1", "--data", "d.npz", "--learning-rate", "0.1", "--steps", "5", "--format", "csv"]
+    code, from_flags, _ = call(capsys, "predict", *flags)
+    assert code == 0
+    assert from_flags == from_file
+    _, overridden, _ = call(capsys, "predict", "--spec", "net.toml", "--format", "csv", "--steps", "6",
+                            "--learning-rate", "0.1")  # fmt: skip
+    assert overridden != from_file
+
+
+def test_a_csv_file_with_empty_targets_holds_the_tests(here):
+    (here / "d.csv").write_text("x1,x2,y\n1,2,0.5\n3,4,\n5,6,-0.5\n")
+    data = ww.study.load_data("d.csv")
+    assert data.X_train.tolist() == [[1, 2], [5, 6]]
+    assert data.y_train.ravel().tolist() == [0.5, -0.5]
+    assert data.X_test.tolist() == [[3, 4]]
+
+
+BAD_FILES = {
+    "bad.toml": "[network]\nwidths = [2, 8\n",
+    "table.toml": '[netwrok]\nwidths = [2, 8, 1]\nactivation = "tanh"\n',
+    "value.toml": '[network]\nwidths = [2, 8, 1]\nactivation = "tanhh"\n',
+    "bad.csv": "x1,x2\n1,2\n3,abc\n",
+    "short.csv": "x1,x2\n1,2\n3\n",
+    "empty.csv": "\n",
+    "bad.npy": "this is no array",
+    "bad.nc": "this is no netcdf",
+    "page.html": "<html>nothing inside</html>",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("theroy", "No such command 'theroy'"),
+        ("theory --widht 2,8,1", "--widht"),
+        ("theory --order one", "'--order'"),
+        ("theory --order 2", "order: got 2; expected 0 or 1"),
+        ("theory --widths 2,eight,1", "--widths: got '2,eight,1'"),
+        ("theory --widths 3,8,1", "--data: got none; expected inputs with 3 features"),
+        ("theory --C_W one", "--C_W: got 'one'"),
+        ("theory --C_W 1,2", "C_W: got 2 values; expected a finite non-negative number, or 4 of them"),
+        ("theory --activation tanhh", "Did you mean 'tanh'?"),
+        ("theory --data nothere.csv", "'nothere.csv', which is not there"),
+        ("theory --data spirral", "Did you mean 'spiral'?"),
+        ("theory --data bad.csv", "'bad.csv', line 3, column 'x2': 'abc'"),
+        ("theory --data short.csv", "'short.csv', line 3: 1 cells"),
+        ("theory --data empty.csv", "'empty.csv', which is empty"),
+        ("theory --data bad.npy", "'bad.npy', which cannot be read"),
+        ("theory --spec nothere.toml", "'nothere.toml', which is not there"),
+        ("theory --spec bad.toml", "'bad.toml', malformed: "),
+        ("theory --spec table.toml", "Did you mean 'network'?"),
+        ("theory --spec value.toml", "spec 'value.toml', activation: got 'tanhh'"),
+        ("theory --out x.xlsx", "--out: got 'x.xlsx'"),
+        ("theory --out no/where.nc", "an existing folder 'no'"),
+        ("theory --format yaml", "--format: got 'yaml'"),
+        ("theory --format netcdf", "Add --out FILE.nc"),
+        ("theory --figure x.gif", "--figure: got 'x.gif'"),
+        ("theory --tensors K,W --order 1", "tensors: got 'W'"),
+        ("measure --networks 1", "networks: got 1"),
+        ("measure --statistics Z", "statistics: got 'Z'"),
+        ("compare one.nc", "two files, or none"),
+        ("compare bad.nc bad.nc", "PREDICTED: got 'bad.nc', which cannot be read"),
+        ("critical sigmoid", "sigmoid"),
+        ("critical", "Missing argument 'activation'"),
+        ("phase tanh --C_W 1:2", "--C_W: got '1:2'"),
+        ("predict --data bad.csv", "line 3"),
+        ("predict --algorithm adamm", "Did you mean 'adam'?"),
+        ("predict --algorithm adam", "learning_rate: got none"),
+        ("predict --steps 5", "steps: got a setting of gradient_flow"),
+        ("train --networks 1", "networks: got 1"),
+        ("report --out x.pdf", "--out: got 'x.pdf'"),
+        ("report --from page.html", "'page.html' without a study inside"),
+        ("report --from nothere.html", "which is not there"),
+        ("lab no-such-lab", "lab: got 'no-such-lab'"),
+    ],
+)  # fmt: skip
+def test_bad_input_takes_one_line_and_exit_code_two(words, said, here, capsys):
+    for name, text in BAD_FILES.items():
+        (here / name).write_text(text)
+    code, out, err = call(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_comparing_files_ends_with_one_where_they_disagree(here, capsys):
+    net, X = ww.MLP([2, 16, 1], "tanh"), [[1.0, 0.5]]
+    th, ms = ww.theory(net, X), ww.measure(net, X, networks=200, seed=1)
+    ww.save(th, "th.nc")
+    ww.save(ms, "ms.nc")
+    wrong = th.assign(K=th["K"] + 20.0 * float(ms["K_se"].max()))
+    ww.save(wrong, "wrong.nc")
+    assert call(capsys, "compare", "th.nc", "ms.nc", "--figure", "x.svg")[0] == 0
+    assert (here / "x.svg").stat().st_size > 1000
+    code, out, _ = call(capsys, "compare", "wrong.nc", "ms.nc")
+    assert code == 1
+    assert "K (layer 2): disagrees" in out
+
+
+def test_an_interrupted_command_ends_with_130(monkeypatch, capsys):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("widthwise.results.theory", interrupt)
+    assert call(capsys, "theory") == (130, "", "interrupted\n")
+
+
+def test_warnings_take_one_line_and_none_when_quiet(capsys):
+    words = ("theory", "--widths", "2,1,1", "--order", "1", "--tensors", "V")
+    _, _, err = call(capsys, *words)
+    assert err.startswith("warning: theory: width 1 at hidden layer 1")
+    assert err.count("\n") == 1
+    assert call(capsys, *words, "--quiet")[2] == ""
+
+
+def test_completion_knows_every_name():
+    assert set(options.ACTIVATIONS) == set(ACTIVATION_NAMES)
+    assert set(options.DATA_SETS) == set(DATA_NAMES)
+    assert set(options.ALGORITHM_NAMES) == set(ALGORITHMS)
+
+
+def run(*words: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, **more)
+
+
+def test_the_shell_completes_values():
+    words = "widthwise theory --activation ta"
+    done = run(env={**os.environ, "_WIDTHWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"})
+    assert done.stdout.split() == ["tanh"]
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = "import sys; from widthwise.cli.main import main; main(['theory', '--help']); "
+    code += "print([m for m in ('jax', 'numpy', 'xarray', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "widthwise theory --widths" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_program_works_in_a_pipe_whose_reader_leaves(here):
+    done = subprocess.run(f"{PROGRAM} phase relu --format csv | head -n 1", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "variable,C_b,C_W,value\n", "")
+
+
+def test_the_program_refuses_with_exit_code_two_and_no_traceback():
+    done = run("theory", "--spec", "nothere.toml", stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

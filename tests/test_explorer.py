@@ -1,0 +1,334 @@
+"""The explorer: its numbers are the library's, its links restore, its jobs stop; and the page in real Chromium."""
+
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import widthwise as ww
+from widthwise.errors import InvalidInput, TooLarge, UnknownName
+
+pytest.importorskip("panel")
+
+from bokeh.document import Document
+
+from widthwise.explorer.ensembles import prediction, task_of, train
+from widthwise.explorer.jobs import MOST_JOBS, Job, Latest
+from widthwise.explorer.page import Page
+from widthwise.explorer.sampling import check_size, sample
+from widthwise.explorer.settings import ACTIVATIONS, CONTROLS, Settings
+from widthwise.explorer.theory import SHOWN, exact_density, pair_of, phases_of, theory_of
+
+sys.path.insert(0, str(Path(__file__).parent / "browser"))
+from explorer_session import ARGUMENTS, Visitor, chromium, running_server
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"activation": "tanh", "depth": 4},
+        {"activation": "relu", "C_W": 2.0, "depth": 7, "width": 100},
+    ],
+    ids=lambda c: c["activation"],
+)
+def test_the_curves_are_those_of_the_library(changes):
+    settings = replace(Settings(), **changes)
+    found = theory_of(settings)
+    kernels = ww.theory(settings.network(), settings.inputs)
+    pair = pair_of(found).dataset()
+    for name, own in (("K", found.K), ("Theta", found.Theta)):
+        np.testing.assert_allclose(pair[name].values, kernels[name].values, rtol=1e-12)
+        np.testing.assert_allclose(own, np.diagonal(kernels[name].values, axis1=1, axis2=2), rtol=1e-11)
+    single = ww.single_input(settings.network(), settings.inputs[0], tensors=list(SHOWN))
+    for name in SHOWN:
+        np.testing.assert_allclose(found.ratios[name], single[f"{name}_ratio"].values, rtol=1e-9, atol=1e-12)
+    density = ww.output_density(settings.network(), settings.inputs[:1])
+    np.testing.assert_allclose(found.edgeworth, density.density(found.z), rtol=1e-7)
+
+
+def test_the_densities_integrate_to_one_and_the_exact_one_differs_at_small_width():
+    found = theory_of(Settings(activation="relu", C_W=2.0, C_b=0.1, depth=3, width=8))
+    exact, step = exact_density(found), np.diff(found.z)[0]
+    for density in (found.gaussian, found.edgeworth, exact):
+        assert abs(step * density.sum() - 1.0) < 0.02
+    assert abs(exact[len(exact) // 2] / found.gaussian[len(exact) // 2] - 1.0) > 0.05
+
+
+def test_a_kernel_that_explodes_is_followed_up_to_there():
+    found = theory_of(Settings(activation="softplus", C_W=4.0, C_b=2.0, depth=50))
+    assert found.exploded is not None
+    assert len(found.K) == found.exploded - 1 < 50
+    assert np.all(found.K <= 1e4)
+
+
+def test_links_restore_every_setting_and_refuse_what_is_wrong():
+    settings = Settings(activation="gelu", C_W=1.98305826, depth=33, angle=12.5, data="spiral", trained=64, seed=7)
+    query = dict(part.split("=") for part in settings.query.removeprefix("?").split("&"))
+    assert Settings.restored(query) == (settings, [])
+    assert set(CONTROLS) == set(vars(Settings()))
+    for name, text, error in (
+        ("C_W", "9", InvalidInput),
+        ("C_W", "__import__('os')", InvalidInput),
+        ("C_W", "nan", InvalidInput),
+        ("depth", "3.5", InvalidInput),
+        ("activation", "lambda z: z", UnknownName),
+        ("colour", "red", UnknownName),
+    ):
+        with pytest.raises(error, match=name):
+            Settings().changed(name, text)
+        kept, problems = Settings.restored({name: text, "width": "17"})
+        assert kept == Settings(width=17)
+        assert len(problems) == 1
+    with pytest.raises(InvalidInput, match="λ_b or λ_W above zero"):
+        Settings(lambda_b=0.0).changed("lambda_W", 0)
+
+
+def test_every_activation_of_the_page_has_a_phase_diagram():
+    for activation in ACTIVATIONS:
+        phases = phases_of(activation)
+        assert phases.grid.phase.shape == (101, 159)
+        assert (phases.point is None) == (activation in ("sigmoid", "softplus"))
+
+
+def pulls(value, error, expected):
+    return np.abs(value - expected) / error
+
+
+def test_sampled_networks_agree_with_the_theory_and_not_with_half_of_it():
+    settings = Settings(activation="tanh", depth=3, width=64, networks=2000, seed=11)
+    *_, last = sample(settings, 1.0)
+    found = theory_of(settings)
+    assert last.networks == 2000
+    assert last.broken == 0
+    mean, error = last.K.value[1:, 0, 0], last.K.error[1:, 0, 0]
+    assert np.max(pulls(mean, error, found.finite_K[1:])) < 4.0
+    fluctuation = found.ratios["V"] / found.widths
+    assert np.max(pulls(last.fluctuation.value[1:], last.fluctuation.error[1:], fluctuation[1:])) < 4.0
+    assert np.min(pulls(last.fluctuation.value[1:], last.fluctuation.error[1:], 0.5 * fluctuation[1:])) > 4.0
+    measured = ww.measure(settings.network(), settings.inputs, networks=2000, seed=11)
+    np.testing.assert_allclose(last.K.value[-1], measured["K"].values[-1], rtol=1e-12)
+    np.testing.assert_allclose(last.Theta.value, measured["Theta"].values[-1], rtol=1e-12)
+
+
+@pytest.mark.full
+def test_trained_networks_are_those_of_train():
+    settings = Settings(activation="tanh", depth=2, width=32, points=2)
+    task = task_of(settings)
+    *_, last = train(task, 48, seed=3)
+    whole = ww.train(task.net, *task.parts, networks=48, seed=3, tolerance=1e-6, batch=16)
+    np.testing.assert_allclose(last.mean.value, whole["mean"].values[0], rtol=1e-8)
+    found = prediction(task)
+    assert np.max(pulls(last.mean.value, last.mean.error, found.mean)) < 4.0
+
+
+def test_kinked_activations_are_predicted_at_infinite_width_with_the_reason():
+    found = prediction(task_of(Settings(activation="relu", depth=3, points=2)))
+    assert found.mean is None
+    assert "relu" in found.why
+
+
+def test_runs_that_are_too_large_are_refused():
+    with pytest.raises(TooLarge, match="parameters a network"):
+        check_size(Settings(depth=50, width=1024))
+    with pytest.raises(TooLarge, match="networks"):
+        check_size(Settings(depth=10, width=256, networks=100_000))
+    with pytest.raises(TooLarge, match="for training"):
+        task_of(Settings(depth=20))
+
+
+def test_a_job_stops_between_two_items_and_frees_its_place():
+    def forever():
+        while True:
+            time.sleep(0.01)
+            yield 1
+
+    ended, failed = [], []
+    jobs = [Job(forever(), lambda item: None, failed.append, ended.append) for _ in range(MOST_JOBS)]
+    with pytest.raises(InvalidInput, match="runs of this server"):
+        Job(forever(), lambda item: None, failed.append, ended.append)
+    for job in jobs:
+        job.stop()
+        assert job.wait(10.0)
+    assert ended == [True] * MOST_JOBS
+    assert failed == []
+    assert Job(iter([]), lambda item: None, failed.append, ended.append).wait(10.0)
+
+
+def test_answers_that_were_overtaken_are_dropped():
+    latest, seen, gate = Latest(), [], threading.Event()
+
+    def slow():
+        gate.wait(10.0)
+        yield "old"
+
+    latest.ask(slow, seen.append)
+    time.sleep(0.05)
+    latest.ask(lambda: iter(["new"]), seen.append)
+    gate.set()
+    latest.close()
+    assert seen == ["new"]
+
+
+def test_a_page_that_is_closed_stops_its_run_and_leaves_others_alone():
+    pages = [
+        Page({"activation": "linear", "networks": "100000", "width": "16", "depth": "2"}, Document()) for _ in "ab"
+    ]
+    for page in pages:
+        page.sampling.begin()
+    first, second = (page.sampling.job for page in pages)
+    pages[0].close()
+    assert first.wait(60.0)
+    assert second.alive
+    pages[1].change("C_W", 0.5)
+    assert pages[0].settings.C_W == 1.5
+    pages[1].close()
+    assert second.wait(60.0)
+
+
+@pytest.fixture(scope="module")
+def server():
+    chromium()
+    with running_server() as (address, process):
+        yield address, process
+
+
+@pytest.fixture(scope="module")
+def browser(server):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, server):
+    visitors = []
+
+    def open_page(query: str = "", width: int = 1280) -> Visitor:
+        visitors.append(Visitor(browser, server[0], query, width))
+        return visitors[-1]
+
+    yield open_page
+    for visitor in visitors:
+        assert visitor.errors == []
+        host = server[0].removeprefix("http://")
+        outside = [
+            url for url in visitor.requests if not url.startswith((f"http://{host}", f"ws://{host}", "data:", "blob:"))
+        ]
+        assert outside == []
+        visitor.close()
+
+
+SMALL = "?activation=relu&C_W=2&C_b=0&depth=4&width=32"
+
+
+def test_the_page_loads_and_a_slider_moves_the_curve(visit):
+    visitor = visit(SMALL)
+    assert np.allclose(visitor.data("kernel:aa")["y"], 2.0)
+    chart = visitor.page.locator(".bk-Figure").first
+    before = chart.screenshot()
+    handle = visitor.page.locator(".slider-C_W").locator(".noUi-handle")
+    handle.focus()
+    for _ in range(5):
+        handle.press("ArrowRight")
+    visitor.wait_for_data("kernel:aa", "Math.abs(data.y[1] - 2.05 * 1.025) < 1e-9")
+    assert visitor.page.get_by_label("Weight variance C_W").input_value() == "2.05"
+    visitor.page.wait_for_function("() => location.search.includes('C_W=2.05')")
+    assert chart.screenshot() != before
+    visitor.page.get_by_text("Critical for this activation").wait_for()
+
+
+def test_a_permalink_restores_the_state(visit):
+    visitor = visit("?activation=linear&C_W=1.25&C_b=0.5&depth=3&angle=90&size_b=4")
+    assert np.allclose(visitor.data("kernel:aa")["y"], [1.75, 2.6875, 3.859375])
+    assert np.allclose(visitor.data("kernel:bb")["y"][0], 5.5)
+    assert visitor.page.get_by_label("Activation σ").input_value() == "linear"
+    assert "C_W=1.25" in visitor.page.get_by_text("Link to this state").get_attribute("href")
+
+
+def test_an_invalid_value_is_explained_in_the_page(visit):
+    visitor = visit("?activation=linear&depth=1000")
+    alert = visitor.page.get_by_role("alert")
+    assert (
+        alert.inner_text() == "Part of the link is not valid. depth: got '1000'; expected a whole number from 2 to 50."
+    )
+    visitor.type("Weight variance C_W", "<b>ten</b>")
+    visitor.page.get_by_text("C_W: got '<b>ten</b>'; expected a number from 0.05 to 4.").wait_for()
+    assert "Traceback" not in visitor.page.content()
+    visitor.type("Weight variance C_W", "1.5")
+    alert.wait_for(state="detached")
+
+
+def test_a_measurement_runs_stops_and_downloads(visit, tmp_path):
+    visitor = visit(SMALL + "&networks=100000")
+    with visitor.page.expect_download() as theory:
+        visitor.button("Theory (CSV)").click()
+    theory.value.save_as(tmp_path / "theory.csv")
+    lines = (tmp_path / "theory.csv").read_text().splitlines()
+    assert lines[1] == "name,index,value"
+    (value,) = [line.rsplit(",", 1)[1] for line in lines if line.startswith("K,layer=4 a=0 b=0")]
+    assert float(value) == pytest.approx(2.0)
+    with visitor.page.expect_download() as figure:
+        visitor.button("Kernels (SVG)").click()
+    figure.value.save_as(tmp_path / "kernels.svg")
+    assert "<svg" in (tmp_path / "kernels.svg").read_text()
+    visitor.page.get_by_text("Sampled networks", exact=True).click()
+    visitor.button("Run").click()
+    visitor.page.get_by_text("of 100,000 networks sampled").wait_for()
+    visitor.wait_for_data("sampled_kernel:measured", "data.y.length == 4")
+    visitor.button("Stop").click()
+    visitor.page.get_by_text("Stopped.").wait_for()
+    measured = visitor.data("sampled_kernel:measured")
+    assert len(measured["y"]) == 4
+    assert np.all(np.abs(np.array(measured["y"])[1:] - 2.0) < 6.0 * np.array(measured["error"])[1:])
+    with visitor.page.expect_download() as sampled:
+        visitor.button("Sampled (NetCDF)").click()
+    sampled.value.save_as(tmp_path / "sampled.nc")
+    kept = ww.load(tmp_path / "sampled.nc")
+    assert 2 <= kept.attrs["networks"] < 100_000
+    np.testing.assert_allclose(kept["K"].values[:, 0, 0], measured["y"])
+
+
+def test_two_visitors_do_not_disturb_each_other_and_leave_nothing_behind(visit, server):
+    one, other = visit(SMALL + "&networks=100000"), visit("?activation=linear&depth=3&C_W=1&C_b=0")
+    before = other.data("kernel:aa")["y"]
+    one.page.get_by_text("Sampled networks", exact=True).click()
+    one.button("Run").click()
+    one.page.get_by_text("of 100,000 networks sampled").wait_for()
+    assert other.data("kernel:aa")["y"] == before
+    other.type("Weight variance C_W", "0.5")
+    other.wait_for_data("kernel:aa", "Math.abs(data.y[2] - 0.125) < 1e-12")
+    assert one.page.get_by_label("Weight variance C_W").input_value() == "2"
+    threads = Path(f"/proc/{server[1].pid}/task")
+    during = len(list(threads.iterdir()))
+    time.sleep(3.0)  # longer than the life of a session without its visitor
+    assert len(list(threads.iterdir())) >= during
+    one.page.close()
+    end = time.monotonic() + 60.0
+    # the run's thread and the page's own
+    while len(list(threads.iterdir())) > during - 2:
+        assert time.monotonic() < end, "the run goes on although its visitor has gone"
+        time.sleep(0.2)
+
+
+def test_trained_networks_appear_beside_their_prediction(visit):
+    visitor = visit("?activation=linear&depth=2&width=16&points=2&trained=32&C_W=1&C_b=0.1")
+    visitor.page.get_by_text("Trained networks", exact=True).click()
+    visitor.button("Run").click()
+    visitor.page.get_by_text("Done.").wait_for()
+    measured, predicted = (visitor.data(f"trained_mean:{name}") for name in ("measured", "finite"))
+    assert len(measured["y"]) == len(predicted["y"]) == 2
+    assert np.all(np.abs(np.subtract(measured["y"], predicted["y"])) < 6.0 * np.array(measured["error"]))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_wider_than_the_window(visit, width):
+    visitor = visit(SMALL, width)
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visitor.page.locator(".bk-Figure").count() == 7
