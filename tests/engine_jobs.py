@@ -84,7 +84,7 @@ def cluster_from_commands(folder):
 
 #: A job in a process of its own, slowed down so that it can be stopped in the middle.
 SCRIPT = """
-import sys, time, warnings
+import signal, sys, time, warnings
 from engine_jobs import JOBS, use_small_chunks
 from widthwise.experiments import checkpoints
 write = checkpoints.SavedRun.write
@@ -93,6 +93,8 @@ def slowly(*args):
     time.sleep(0.1)
 checkpoints.SavedRun.write = slowly
 if __name__ == "__main__":
+    # a test run in the background of a shell ignores interrupts, and so would its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     use_small_chunks()
     warnings.simplefilter("ignore")
     found = JOBS[sys.argv[1]](checkpoint=sys.argv[2], engine=eval(sys.argv[3]))
@@ -111,8 +113,6 @@ def started(folder, job, engine):
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # a test run in the background of a shell ignores interrupts, and so would its children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     while not path.exists():
