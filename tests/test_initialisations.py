@@ -198,7 +198,8 @@ def observed_by_definition(net, name, X, networks, seed):
     return {name: (n * v.mean(), n * v.std() / np.sqrt(networks)) for name, v in (connected | plain).items()}
 
 
-@pytest.mark.parametrize("name", ["uniform", pytest.param("sparse", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["uniform", "sparse"])
 def test_estimates_are_the_definitions_on_networks_whose_last_layer_is_not_gaussian_either(name):
     net, X = ww.MLP([2, 8, 8, 2], "tanh", 0.1, 1.6, 0.3, 0.9), np.array([[1.0, -0.6]])
     tensors = list("VADBFPQRSTU")
