@@ -28,11 +28,12 @@ browser:
 	  || { command -v sudo >/dev/null && sudo apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
+# a file stays with one worker, so that what it compiles is compiled once
 test: lint browser
-	$(BIN)/pytest -n 2 -m 'not full'
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not full'
 
 test-full: lint browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # The peer lives in an environment of its own: it does not import on the jax that widthwise uses.
 PEER := .venv-peer

@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from widthwise.lazy import attribute
 from widthwise.version import __version__
 
 if TYPE_CHECKING:
@@ -251,12 +252,9 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'widthwise' has no attribute {name!r}")
-    value = getattr(import_module(f"widthwise.{_HOME[name]}"), name)
+    globals()[name] = value = attribute(__name__, _HOME, name)
     if "xarray" in sys.modules:
         import_module("widthwise.plots.accessor")  # ds.ww on every Dataset
-    globals()[name] = value
     return value
 
 

@@ -25,6 +25,7 @@ from widthwise.comparison.verdicts import (
     verdict,
 )
 from widthwise.errors import InvalidInput
+from widthwise.text import text_table
 
 #: Means, and the coefficient of 1/n that belongs to each (theory §3).
 SHIFTS = {"K": "G1", "Theta": "H1"}
@@ -98,12 +99,7 @@ class Comparison:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        body = [tuple(_cell(cell) for cell in astuple(row)) for row in self.rows]
-        widths = [max(len(line[i]) for line in (_HEAD, *body)) for i in range(len(_HEAD))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (_HEAD, *body)
-        ]
-        return "\n".join([*lines, self.sentence])
+        return f"{text_table(_HEAD, [astuple(row) for row in self.rows])}\n{self.sentence}"
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""
@@ -204,10 +200,6 @@ def predicted_at(theory: xr.Dataset, name: str, layer: int | None, n: float | No
     if shift not in theory or n is None:
         return value
     return value + theory[shift].sel(at).values / n
-
-
-def _cell(cell: Any) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else "-" if cell is None else str(cell)
 
 
 def _place(row: Row) -> str:

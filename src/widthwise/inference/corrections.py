@@ -29,11 +29,15 @@ ROUNDING = 1e-9
 def require_tensors(net: MLP, inputs: int, wanted: tuple[str, ...]) -> None:
     """Refuse kinked activations and what does not fit into memory before anything is computed."""
     check_smooth(net, wanted)
-    needed = full_bytes(inputs, wanted)
-    most = int(inputs * (available_bytes() / needed) ** 0.25)
+    _require(full_bytes(inputs, wanted), 4, inputs, f", {len(wanted)} tensors of up to {inputs}⁴ entries")
+
+
+def _require(needed: int, power: int, inputs: int, how: str) -> None:
+    """Refuse what does not fit, and say how many inputs would: memory grows like inputs^power."""
+    most = int(inputs * (available_bytes() / needed) ** (1.0 / power))
     require_memory(
         needed,
-        f"order=1 on {inputs} training and test inputs, {len(wanted)} tensors of up to {inputs}⁴ entries",
+        f"order=1 on {inputs} training and test inputs{how}",
         f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0.",
     )
 
@@ -70,13 +74,7 @@ def choose_method(net: MLP, inputs: int, method: str) -> str:
     if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= SMALL):
         require_tensors(net, inputs, TRAINING)
         return "full"
-    needed = tiled_bytes(net, inputs)
-    most = int(inputs * (available_bytes() / needed) ** 0.5)
-    require_memory(
-        needed,
-        f"order=1 on {inputs} training and test inputs in tiles",
-        f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0.",
-    )
+    _require(tiled_bytes(net, inputs), 3, inputs, " in tiles")
     return "tiles"
 
 

@@ -35,9 +35,8 @@ from widthwise.network import MLP, GradientFlow, check_inputs
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
-from widthwise.results.labels import label
+from widthwise.results.labels import TEST_PAIRS, label
 
-_PAIRS = ("output", "test", "output_", "test_")
 _TRAIN_PAIRS = ("output", "train", "output_", "train_")
 
 
@@ -260,8 +259,8 @@ def _moments(mean: np.ndarray, covariance: np.ndarray, outputs: int) -> dict[str
     return {
         "mean0": (("output", "test"), mean.T),
         "mean": (("output", "test"), mean.T.copy()),
-        "cov0": (_PAIRS, full),
-        "cov": (_PAIRS, full.copy()),
+        "cov0": (TEST_PAIRS, full),
+        "cov": (TEST_PAIRS, full.copy()),
     }
 
 
@@ -276,9 +275,9 @@ def _corrected(net: MLP, variables: dict[str, tuple], mean1: np.ndarray, cov1: n
         "mean0": (pair, mean0),
         "mean1": (pair, mean1),
         "mean": (pair, mean0 + mean1 / net.n),
-        "cov0": (_PAIRS, cov0),
-        "cov1": (_PAIRS, cov1),
-        "cov": (_PAIRS, cov0 + cov1 / net.n),
+        "cov0": (TEST_PAIRS, cov0),
+        "cov1": (TEST_PAIRS, cov1),
+        "cov": (TEST_PAIRS, cov0 + cov1 / net.n),
     }
     return moments | {name: value for name, value in variables.items() if name not in moments}
 

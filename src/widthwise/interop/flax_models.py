@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import network_key, sample_parameters
-from widthwise.interop.chains import Chain, check_fits, unsupported
-from widthwise.interop.jax_models import jax_chain, marked
+from widthwise.interop.chains import Chain, unsupported
+from widthwise.interop.jax_models import drawn_for, jax_chain, marked, read_with_one_rate
 from widthwise.interop.packages import need
-from widthwise.interop.specification import Reading, read_chain, warn_of
+from widthwise.interop.specification import Reading, warn_of
 from widthwise.network import MLP
-from widthwise.network.validation import check_integer
 
 _HARMLESS = {"Sequential", "Linear", "Dropout", "List", "Dict", "Rngs", "RngStream"}
 
@@ -47,9 +45,7 @@ def from_flax(model: Any, *, learning_rate: float = 1.0, activation: Any = None,
 
 def read_flax(model: Any, learning_rate: float = 1.0, activation: Any = None, recognise: bool = True) -> Reading:
     """`from_flax` with everything that was read, and no warning."""
-    chain = flax_chain(model, activation)
-    each = [learning_rate] * len(chain.dense)
-    return read_chain(chain, (each, each), activation, recognise)
+    return read_with_one_rate(flax_chain(model, activation), learning_rate, activation, recognise)
 
 
 def init_flax(model: Any, net: MLP, seed: int = 0) -> Any:
@@ -66,8 +62,7 @@ def init_flax(model: Any, net: MLP, seed: int = 0) -> Any:
     True
     """
     chain = flax_chain(model, net.activation)
-    check_fits(chain, net)
-    drawn = sample_parameters(net, network_key(check_integer("seed", seed, 0), 0))
+    drawn = drawn_for(chain, net, seed)
     for layer, new in zip(chain.dense, drawn, strict=True):
         layer.owner.kernel[...] = new.W.T.astype(layer.owner.kernel.dtype)
         if layer.b is not None:

@@ -11,9 +11,13 @@ import numpy as np
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
+from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.interop.activations import LIBRARY, PROBE, identify
-from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, unsupported
+from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, check_fits, unsupported
+from widthwise.interop.specification import Reading, read_chain
 from widthwise.interop.traced import Traced, trace
+from widthwise.network import MLP
+from widthwise.network.validation import check_integer
 
 
 def marked(arrays: Sequence[Any]) -> list[jax.Array]:
@@ -54,6 +58,18 @@ def jax_chain(
         if found.after is not None:
             steps.append(Nonlinear(_which(found.after, functions, path), f"the activation after {path}"))
     return chain_of([step for step in steps if not (isinstance(step, Nonlinear) and step.activation.name == "linear")])
+
+
+def read_with_one_rate(chain: Chain, learning_rate: float, activation: Any, recognise: bool) -> Reading:
+    """The specification of a chain whose parameters all have the same learning rate."""
+    each = [learning_rate] * len(chain.dense)
+    return read_chain(chain, (each, each), activation, recognise)
+
+
+def drawn_for(chain: Chain, net: MLP, seed: int) -> list[Layer]:
+    """Gaussian parameters of `net`, which must fit the chain."""
+    check_fits(chain, net)
+    return sample_parameters(net, network_key(check_integer("seed", seed, 0), 0))
 
 
 def _same(W: np.ndarray, mark: Any) -> bool:

@@ -15,6 +15,7 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
+from widthwise.text import text_table
 
 #: Name of every lab, and the file that holds it.
 LABS = {
@@ -96,13 +97,8 @@ class LabResult:
         return figure
 
     def __str__(self) -> str:
-        body = [tuple(f"{c:.4g}" if isinstance(c, float) else str(c) for c in row.cells) for row in self.rows]
-        widths = [max(len(line[i]) for line in (COLUMNS, *body)) for i in range(len(COLUMNS))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in (COLUMNS, *body)
-        ]
-        return "\n".join([f"{self.lab.name}: {self.lab.title}", *lines, f"verdict: {self.verdict}"])
+        table = text_table(COLUMNS, [row.cells for row in self.rows], left=True)
+        return f"{self.lab.name}: {self.lab.title}\n{table}\nverdict: {self.verdict}"
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write NAME.csv, NAME.png and NAME.svg into a folder; the paths."""

@@ -6,9 +6,9 @@ the same functions. matplotlib is imported when a figure is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from widthwise.lazy import attribute
 from widthwise.plots import accessor as _accessor  # noqa: F401  registers ds.ww
 
 if TYPE_CHECKING:
@@ -54,8 +54,5 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'widthwise.plots' has no attribute {name!r}")
-    value = getattr(import_module(f"widthwise.plots.{_HOME[name]}"), name)
-    globals()[name] = value
+    globals()[name] = value = attribute(__name__, _HOME, name)
     return value

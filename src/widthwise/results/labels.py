@@ -13,6 +13,9 @@ from widthwise.errors import InvalidInput
 from widthwise.network import MLP
 from widthwise.version import __version__
 
+#: Dimensions of a covariance between outputs at test inputs.
+TEST_PAIRS = ("output", "test", "output_", "test_")
+
 MEANING = {
     "K": "kernel of the preactivations at infinite width (theory §2)",
     "Theta": "neural tangent kernel at infinite width (theory §2)",

@@ -26,11 +26,10 @@ from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlo
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
-from widthwise.results.labels import label
+from widthwise.results.labels import TEST_PAIRS, label
 
 Algorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
 _PAIR = ("output", "test")
-_PAIRS = ("output", "test", "output_", "test_")
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
@@ -193,7 +192,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
     variables = {}
     for name in ("mean", "cov", "kernel", "change"):
         value, error = found[name]
-        dims = _PAIR if name == "mean" else _PAIRS
+        dims = _PAIR if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = _reduction(found["plain_" + name].error, error)

@@ -20,10 +20,9 @@ from widthwise.inference.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Algorithm, Spectrum
 from widthwise.network import MLP
 from widthwise.network.inputs import check_targets
-from widthwise.results.labels import label, layer_coordinate
+from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 
 _PAIR = ("output", "test")
-_PAIRS = ("output", "test", "output_", "test_")
 
 
 def expected_error(
@@ -104,7 +103,7 @@ def compare_algorithms(
     for name in ("mean", "cov"):
         values[name] = values[f"{name}0"] + values[f"{name}1"] / net.n
         values[f"{name}_difference"] = values[name] - values[name][0]
-    dims = {name: ("algorithm", *(_PAIR if name.startswith("mean") else _PAIRS)) for name in values}
+    dims = {name: ("algorithm", *(_PAIR if name.startswith("mean") else TEST_PAIRS)) for name in values}
     coords = {"algorithm": [repr(algorithm) for algorithm in algorithms]}
     variables = {name: (dims[name], value) for name, value in values.items()}
     return label(variables, net, coords, kind="compare_algorithms", order=1, route=flow.route)
@@ -146,7 +145,7 @@ def trained_kernel(
     flow, clock = joint_flow(net, X, X_test, TRAINING), Clock.of(algorithm)
     parts = _kernel_parts(flow, spectrum, y, clock)
     total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
-    variables: dict[str, Any] = {name: (_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
+    variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
     coords: Any = {}
     if by_layer:
         layers = [
@@ -154,7 +153,7 @@ def trained_kernel(
         ]
         coords = layer_coordinate(tuple(range(1, net.depth + 1)))
         for name in parts:
-            variables[f"{name}_by_layer"] = (("layer", *_PAIRS), np.array([layer[name] for layer in layers]))
+            variables[f"{name}_by_layer"] = (("layer", *TEST_PAIRS), np.array([layer[name] for layer in layers]))
     details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(algorithm), "route": flow.route}
     return label(variables, net, coords, **details)
 
