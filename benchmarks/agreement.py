@@ -32,6 +32,8 @@ from widthwise.network import MLP, GradientDescent, GradientFlow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4], [-0.7, 0.5, 0.3], [0.3, 0.9, -0.2]])
 Y = np.array([[1.5, 0.3], [0.5, -0.4], [-0.6, 0.8], [0.2, 1.1]])
+#: What is set to zero in the theory: nothing, and what training must be able to tell.
+LEFT_OUT = {"": (), "without B": ("B",), "without ddNTK": ("R", "S", "T", "U")}
 #: Below this share of a tensor's largest entry a scatter is rounding.
 ROUNDING = 1e-9
 
@@ -70,6 +72,19 @@ def tensor_case(activation: str, depth: int, inputs: int, widths, networks: int,
     return [f"{rows[worst][0]:.2f} ({worst})", f"{seen[0]:.1%} ({seen[1]})"]
 
 
+def predicted_case(net: MLP, y: np.ndarray, data, test, algorithm, left_out=()) -> tuple[dict, dict]:
+    """Moments at infinite width, and the coefficients of 1/n, with some tensors set to zero."""
+    inputs = len(data)
+    flow = finite_flow(net, np.concatenate([data, test]), TRAINING, last_only=True)
+    assert flow.Theta is not None
+    tensors = {name: 0.0 * value if name in left_out else value for name, value in at_output(flow).items()}
+    basis = Basis.of(Spectrum.of(flow.Theta[-1][:inputs, :inputs]), flow.Theta[-1], tensors, y.T)
+    zeroth, first = moments_at_tests(basis, Clock.of(algorithm))
+    change = mean_kernel_change(basis, Clock.of(algorithm))[:, inputs:, :, inputs:]
+    leading = {"mean": zeroth.mean, "cov": zeroth.covariance, "change": 0.0}
+    return leading, {"mean": first.mean, "cov": first.covariance, "change": change}
+
+
 def trained_case(activation, depth, outputs, inputs, algorithm, widths, networks, batch, verbose=False) -> list[str]:
     data, test, y = X[:inputs], X[4:], Y[:inputs, :outputs].T
     how = {"seed": 5, "tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 20_000, "batch": batch}
@@ -81,27 +96,29 @@ def trained_case(activation, depth, outputs, inputs, algorithm, widths, networks
             sums = merged(sums, train_chunk(ensemble, chunk))
         if sums is None or sums["unconverged"] + sums["nonfinite"] > 0:
             raise RuntimeError(f"networks of {net} did not converge")
-        flow = finite_flow(net, np.concatenate([data, test]), TRAINING, last_only=True)
-        basis = Basis.of(Spectrum.of(flow.Theta[-1][:inputs, :inputs]), flow.Theta[-1], at_output(flow), y.T)
-        zeroth, first = moments_at_tests(basis, Clock.of(algorithm))
-        change = mean_kernel_change(basis, Clock.of(algorithm))[:, inputs:, :, inputs:]
+        leading = predicted_case(net, y, data, test, algorithm)[0]
         # means are kept about the centre
-        leading = {"mean": zeroth.mean - ensemble.centre, "cov": zeroth.covariance, "change": 0.0}
-        predicted = {"mean": first.mean, "cov": first.covariance, "change": change}
+        leading["mean"] = leading["mean"] - ensemble.centre
         got = estimates(sums)
         coefficients.append({k: (n * (got[k].value - leading[k]), n * got[k].error) for k in leading})
     weights = {2: (-1.0, 2.0), 3: (1 / 3, -2.0, 8 / 3)}[len(widths)]
-    row = []
-    for name, target in predicted.items():
+    found = {}
+    for name in ("mean", "cov", "change"):
         value = sum(w * c[name][0] for w, c in zip(weights, coefficients, strict=True))
         error = np.sqrt(sum((w * c[name][1]) ** 2 for w, c in zip(weights, coefficients, strict=True)))
-        row.append("{:.2f} ({:.1%})".format(*pulls(value, error, target)))
-        if verbose:
-            for n, c in zip(widths, coefficients, strict=True):
-                print(
-                    f"    {name} n={n}: measured {c[name][0].ravel()[0]:.5g} ± {c[name][1].ravel()[0]:.2g}, "
-                    f"predicted {target.ravel()[0]:.5g}"
-                )
+        found[name] = value, error
+    net, row = network(activation, depth, widths[-1], outputs), []
+    for left_out in LEFT_OUT.values():
+        target = predicted_case(net, y, data, test, algorithm, left_out)[1]
+        seen = {name: pulls(found[name][0], found[name][1], target[name]) for name in found}
+        if left_out:
+            row.append(f"{max(seen['mean'][0], seen['cov'][0]):.0f}")
+            continue
+        row += [f"{pull:.2f} ({factor:.1%})" for pull, factor in seen.values()]
+        for name, n in itertools.product(found, widths if verbose else ()):
+            value, error = coefficients[widths.index(n)][name]
+            print(f"    {name} n={n}: measured {value.ravel()[0]:.5g} ± {error.ravel()[0]:.2g}, "
+                  f"predicted {target[name].ravel()[0]:.5g}", flush=True)  # fmt: skip
     return row
 
 
@@ -113,6 +130,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--activations", nargs="+", default=["tanh", "gelu", "sin", "softplus", "swish"])
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--outputs", type=int, nargs="+", default=[1, 2], help="of trained networks")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no new case is begun")
     parser.add_argument("--verbose", action="store_true", help="the coefficients at each width")
     parser.add_argument("--quick", action="store_true", help="few small networks, to see that it runs")
@@ -130,10 +148,11 @@ def main() -> None:
             print(*case, " ", *tensor_case(*case, widths, networks, batch), flush=True)
     if "trained" in given.what:
         print(
-            "activation depth outputs inputs algorithm   worst pull (wrong factor seen) of mean, cov, change",
+            "activation depth outputs inputs algorithm   worst pull (wrong factor seen) of mean, cov, change; "
+            "of mean and cov without B, without ddNTK",
             flush=True,
         )
-        for activation, depth, outputs in itertools.product(given.activations, given.depths, (1, 2)):
+        for activation, depth, outputs in itertools.product(given.activations, given.depths, given.outputs):
             if (given.quick and (depth, outputs) != (3, 1)) or time.perf_counter() - start > given.limit:
                 continue
             inputs = {2: 2, 3: 3, 4: 4}[depth]

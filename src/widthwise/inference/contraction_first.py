@@ -12,6 +12,7 @@ import numpy as np
 
 from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.inference.clock import Clock
+from widthwise.inference.einsum import einsum
 from widthwise.inference.forms import FAMILIES
 from widthwise.inference.reduction import Reduction
 from widthwise.inference.tiles import tiles
@@ -48,7 +49,7 @@ def contracted_moments(flow: QuadrupleFlow, spectrum: Spectrum, y: np.ndarray, c
 
 
 def _read(moments: Moments, readout: np.ndarray) -> Moments:
-    covariance = np.einsum("xa,iajb,yb->ixjy", readout, moments.covariance, readout, optimize=True)
+    covariance = einsum("xa,iajb,yb->ixjy", readout, moments.covariance, readout)
     return Moments(moments.mean @ readout.T, covariance)
 
 
@@ -62,31 +63,30 @@ def _assemble(r: Reduction, matrices: Mapping[str, np.ndarray], mean: np.ndarray
     m, K_c, one = mean[:, :modes], free[:, None] * K[:, :modes], np.eye(len(mean))
     pairings = np.stack([np.einsum(f"{e},{f}->IJKM", one, one) for e, f in (("IJ", "KM"), ("IK", "JM"), ("IM", "JK"))])
 
-    def total(letters: str, *operands: np.ndarray) -> np.ndarray:
-        return np.einsum(letters, *operands, optimize=True)
-
     s = r.sums
     # of the ddH terms: two errors joined by K or at their means, the third open
-    opened = {leg: s[leg]["m"] + total("AB,xar->xABar", one, s[leg]["K"]) for leg in "pqr"}
-    average = -total("xIJKM,xKMap,Jp->Ia", pairings, opened["p"], m)
-    average -= total("xIJKJ,xaq,Kq->Ia", pairings, s["q"]["K"], m) + total("xIJJM,xar,Mr->Ia", pairings, s["r"]["K"], m)
-    mixed = -total("xICKM,xKMap,cp->CcIa", pairings, opened["p"], K_c)
-    mixed -= total("xIJCM,xJMaq,cq->CcIa", pairings, opened["q"], K_c)
-    mixed -= total("xIJKC,xJKar,cr->CcIa", pairings, opened["r"], K_c)
+    opened = {leg: s[leg]["m"] + einsum("AB,xar->xABar", one, s[leg]["K"]) for leg in "pqr"}
+    average = -einsum("xIJKM,xKMap,Jp->Ia", pairings, opened["p"], m)
+    average -= einsum("xIJKJ,xaq,Kq->Ia", pairings, s["q"]["K"], m) + einsum(
+        "xIJJM,xar,Mr->Ia", pairings, s["r"]["K"], m
+    )
+    mixed = -einsum("xICKM,xKMap,cp->CcIa", pairings, opened["p"], K_c)
+    mixed -= einsum("xIJCM,xJMaq,cq->CcIa", pairings, opened["q"], K_c)
+    mixed -= einsum("xIJKC,xJKar,cr->CcIa", pairings, opened["r"], K_c)
     # of the dH terms
     at_p, at_q = (s[f"d={leg}"][""] for leg in "pq")
-    average += total("xIJKJ,xaq,Kq->Ia", pairings, at_p, m) + total("xIJKK,xap,Jp->Ia", pairings, at_q, m)
-    opened_d = s["d"]["m"] + total("AB,xad->xABad", one, s["d"]["K"])
-    mixed += total("xIJKC,xJKac,c->CcIa", pairings, opened_d, free)
-    mixed += total("xIJCJ,xaq,cq->CcIa", pairings, at_p, K_c) + total("xICKK,xap,cp->CcIa", pairings, at_q, K_c)
+    average += einsum("xIJKJ,xaq,Kq->Ia", pairings, at_p, m) + einsum("xIJKK,xap,Jp->Ia", pairings, at_q, m)
+    opened_d = s["d"]["m"] + einsum("AB,xad->xABad", one, s["d"]["K"])
+    mixed += einsum("xIJKC,xJKac,c->CcIa", pairings, opened_d, free)
+    mixed += einsum("xIJCJ,xaq,cq->CcIa", pairings, at_p, K_c) + einsum("xICKK,xap,cp->CcIa", pairings, at_q, K_c)
     # of ΔH: alone, twice in one output, once in each, and with z
-    average -= total("ap,ap,Ip->Ia", once, H1[:, :modes], m)
-    average += total("xIJJK,xap,Kp->Ia", pairings, s["HH"][""], m)
-    mixed += total("xIJJC,xap,cp->CcIa", pairings, s["HH"][""], K_c)
-    mixed -= total("CI,ap,ap,cp->CcIa", one, once, H1[:, :modes], K_c)
-    mixed -= total("xCJIJ,xca,c->CcIa", pairings, s["z,H"][""], free)
-    spread = total("xIJKM,xJMab->IaKb", pairings, s["H,H"]["m"]) + total("xIJKJ,xab->IaKb", pairings, s["H,H"]["K"])
-    spread += total("IJ,a,ab,b->IaJb", one, free, G1, free)
+    average -= einsum("ap,ap,Ip->Ia", once, H1[:, :modes], m)
+    average += einsum("xIJJK,xap,Kp->Ia", pairings, s["HH"][""], m)
+    mixed += einsum("xIJJC,xap,cp->CcIa", pairings, s["HH"][""], K_c)
+    mixed -= einsum("CI,ap,ap,cp->CcIa", one, once, H1[:, :modes], K_c)
+    mixed -= einsum("xCJIJ,xca,c->CcIa", pairings, s["z,H"][""], free)
+    spread = einsum("xIJKM,xJMab->IaKb", pairings, s["H,H"]["m"]) + einsum("xIJKJ,xab->IaKb", pairings, s["H,H"]["K"])
+    spread += einsum("IJ,a,ab,b->IaJb", one, free, G1, free)
     return Moments(average, spread + mixed + mixed.transpose(2, 3, 0, 1))
 
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from widthwise.inference.einsum import einsum
+
 #: Connected correlators of §3 by the kinds they hold: (pairs of legs with equal outputs, tensor, order of its inputs).
 CONNECTED: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], str, str], ...]] = {
     ("z", "z"): ((("01",), "G1", "01"),),
@@ -125,7 +127,7 @@ def evaluate(polynomial: Iterable[Monomial], result: str, values: Mapping[str, n
         for factor in term.factors:
             letters = factor.outputs + factor.inputs
             operands.append(Operand(_shortened(values[factor.kind], letters, term.sizes), letters))
-        total = total + _einsum(operands, result)
+        total = total + _product(operands, result)
     return total
 
 
@@ -206,7 +208,7 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
     operands += [Operand(np.eye(count), letter + representative(letter)) for letter in result if letter in same]
     present = "".join(letters for _, letters in operands)
     operands += [Operand(np.ones(count), letter) for letter in result if letter.isupper() and letter not in present]
-    return count ** len(loops) * _einsum(operands, result)
+    return count ** len(loops) * _product(operands, result)
 
 
 def _shortened(values: np.ndarray, letters: str, sizes: Mapping[str, int]) -> np.ndarray:
@@ -214,6 +216,6 @@ def _shortened(values: np.ndarray, letters: str, sizes: Mapping[str, int]) -> np
     return values[tuple(slice(sizes.get(letter)) for letter in letters)]
 
 
-def _einsum(operands: Sequence[Operand], result: str) -> np.ndarray:
+def _product(operands: Sequence[Operand], result: str) -> np.ndarray:
     letters = ",".join(operand.letters for operand in operands)
-    return np.einsum(f"{letters}->{result}", *(operand.values for operand in operands), optimize=len(operands) > 2)
+    return einsum(f"{letters}->{result}", *(operand.values for operand in operands))

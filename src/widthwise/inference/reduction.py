@@ -9,7 +9,7 @@ and only a few λ_k are met. The end of the chain, a, is treated in the same way
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.inference.clock import Clock
+from widthwise.inference.einsum import einsum
 from widthwise.inference.forms import FORMS, Form
 from widthwise.inference.skeleton import Skeleton, skeleton, spread
 from widthwise.inference.tiles import Tile
@@ -46,7 +47,7 @@ class Reduction:
         self.rates, self.others, self.at_training, self.vectors = rates, others, at_training, vectors
         self.operands = {"K": K[: len(rates), : len(rates)], "m": mean[:, : len(rates)]}
         self.weights = {kind: _Kind(kind, clock, rates, others, at_training) for kind in LETTERS}
-        self.einsum: Callable[..., Any] = _einsum if jax.default_backend() == "cpu" else _compiled_einsum
+        self.einsum: Callable[..., Any] = einsum if jax.default_backend() == "cpu" else _compiled_einsum
         size = {"x": 3, "A": len(mean), "B": len(mean)} | dict.fromkeys("pqr", len(rates))
         size |= dict.fromkeys("abcd", len(rates) + others)
         self.sums = {
@@ -161,18 +162,6 @@ class _Kind:
 
 def _expression(operands: list[tuple[np.ndarray, str]], result: str) -> str:
     return ",".join(letters for _, letters in operands) + "->" + result
-
-
-def _einsum(expression: str, *operands: np.ndarray) -> np.ndarray:
-    path = _path(expression, *(operand.shape for operand in operands))
-    return np.einsum(expression, *operands, optimize=path)
-
-
-@lru_cache(maxsize=4096)
-def _path(expression: str, *shapes: tuple[int, ...]) -> Any:
-    views = [np.broadcast_to(0.0, shape) for shape in shapes]
-    # numpy takes far longer to find the same path
-    return ["einsum_path", *jnp.einsum_path(expression, *views, optimize="dp")[0]]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import linalg
 
 #: What a further column must add, relative to the largest, to be taken.
-RANK = 1e-15
+RANK = 1e-13
 #: Rates from the whole spectrum at which the other indices are looked at.
 LOOKS = 9
 

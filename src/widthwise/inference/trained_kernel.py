@@ -13,6 +13,7 @@ import numpy as np
 
 from widthwise.inference.clock import Clock
 from widthwise.inference.cumulants import Factor, Monomial, Operand, average
+from widthwise.inference.einsum import einsum
 from widthwise.inference.trained_moments import Basis
 
 
@@ -55,4 +56,4 @@ def mean_kernel_change(basis: Basis, clock: Clock) -> np.ndarray:
     change = average(terms, "IJab", basis.cumulants).order1
     back = np.eye(len(basis.Theta))
     back[: len(basis.rates), : len(basis.rates)] = basis.vectors
-    return np.einsum("xa,yb,ijab->ixjy", back, back, change, optimize=True)
+    return einsum("xa,yb,ijab->ixjy", back, back, change)

@@ -10,6 +10,7 @@ import numpy as np
 
 from widthwise.inference.clock import Clock
 from widthwise.inference.cumulants import Cumulants, Monomial, average, covariance
+from widthwise.inference.einsum import einsum
 from widthwise.inference.trained_output import trained_output
 from widthwise.inference.training_kernel import Spectrum
 
@@ -95,6 +96,6 @@ def _moments(outputs: list[Monomial], cumulants: Cumulants, readout: np.ndarray)
             if mixed is not None:
                 spread += mixed[power] + mixed[power].transpose(2, 3, 0, 1)
     return tuple(
-        Moments(mean @ readout.T, np.einsum("xa,iajb,yb->ixjy", readout, spread, readout, optimize=True))
+        Moments(mean @ readout.T, einsum("xa,iajb,yb->ixjy", readout, spread, readout))
         for mean, spread in zip(means, spreads, strict=True)
     )  # pyright: ignore[reportReturnType]

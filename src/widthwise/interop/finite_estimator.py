@@ -19,7 +19,7 @@ from widthwise.network.validation import check_integer
 (_pivoted_cholesky,) = linalg.get_lapack_funcs(("pstrf",), (np.zeros((1, 1)),))
 
 #: Inputs at which corrections are computed at once.
-TOGETHER = 8
+TOGETHER = 4
 #: Pivots below this share of the largest are no new input.
 NEW = 1e-8
 
@@ -30,7 +30,7 @@ class FiniteWidthRegressor(_Regressor):
     The leading order uses all training inputs. The corrections hold tensors with four indices over training inputs, so
     with more than `max_points` of them they are computed on that many, those that tell most about Θ (pivoted Cholesky),
     with the leading-order fit as targets: an approximation of the corrections, none of the leading order; `exact_` says
-    whether it was made. Cost and memory of the corrections grow like (max_points + 8)⁴ for every eight predictions.
+    whether it was made. Cost and memory of the corrections grow like (max_points + 4)⁴ for every four predictions.
 
     Parameters
     ----------

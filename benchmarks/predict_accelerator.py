@@ -1,0 +1,85 @@
+"""Predictions to order 1/n in tiles on an accelerator, as far up in training inputs as memory and time allow.
+
+    PYTHONPATH=src python benchmarks/predict_accelerator.py [--sizes 32 64 100 150] [--activation tanh] [--full 32]
+
+Network, data and algorithm of predict.py. Needs jax, numpy and scipy alone, and runs on a processor too, where
+JAX_PLATFORMS=cpu and `taskset` choose the cores. The first call compiles; a second one is timed up to --again inputs.
+The last line carries the cost of a quadruple of inputs over to more of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+
+import jax
+import numpy as np
+from common import peak_mb
+from predict import STEPS, TESTS, data, network
+
+from widthwise.criticality.learning_rates import largest_stable_step
+from widthwise.flow.infinite import kernel_flow
+from widthwise.flow.quadruple_flow import QuadrupleFlow
+from widthwise.inference.clock import Clock
+from widthwise.inference.contraction_first import contracted_moments
+from widthwise.inference.corrections import TRAINING, at_output, joint_tensors
+from widthwise.inference.tiles import count_quadruples
+from widthwise.inference.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
+from widthwise.inference.training_kernel import Spectrum
+from widthwise.network.algorithms import GradientDescent
+
+AIM = 500
+
+
+def moments(net, count: int, way: str) -> Moments:
+    """mean1 and cov1 at the tests, by tiles or from full tensors."""
+    X, y, tests = data(count)
+    inputs = np.concatenate([X, tests])
+    clock = Clock.of(GradientDescent(0.5 * largest_stable_step(net, X), STEPS))
+    spectrum = Spectrum.of(kernel_flow(net, X, last_only=True).Theta[-1])  # pyright: ignore[reportOptionalSubscript]
+    if way == "tiles":
+        return contracted_moments(QuadrupleFlow(net, inputs, TRAINING), spectrum, y[:, None], clock)[0]
+    flow = joint_tensors(net, inputs, TRAINING)
+    assert flow.Theta is not None
+    basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y[:, None])
+    moments_at_training(basis, clock)
+    return moments_at_tests(basis, clock)[1]
+
+
+def timed(call) -> tuple[float, Moments]:
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 100, 150])
+    parser.add_argument("--activation", default="tanh")
+    parser.add_argument("--full", type=int, default=0, help="full tensors too, up to so many inputs")
+    parser.add_argument("--again", type=int, default=100, help="time a second call up to so many inputs")
+    options = parser.parse_args()
+    device, net = jax.devices()[0], network(options.activation)
+    print(f"{device.device_kind}, jax {jax.__version__}; {net}, {TESTS} tests, {STEPS} steps")
+    head = ("N", "way", "first s", "seconds", "µs a quad", "device GiB", "host GiB", "mean1[0]")
+    print("  ".join(h.rjust(10) for h in head), flush=True)
+    cost = 0.0
+    for count in options.sizes:
+        for way in ["tiles", *(["full"] if count <= options.full else [])]:
+            call = partial(moments, net, count, way)
+            first, found = timed(call)
+            seconds = timed(call)[0] if count <= options.again else first
+            each = seconds / count_quadruples(count, TESTS, net.depth)
+            cost = each if way == "tiles" else cost
+            used = (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+            row = [str(count), way, f"{first:.1f}", f"{seconds:.2f}", f"{1e6 * each:.2f}", f"{used:.1f}"]
+            print(
+                "  ".join(c.rjust(10) for c in (*row, f"{peak_mb() / 1024:.1f}", f"{found.mean[0, 0]:.6f}")), flush=True
+            )
+    hours = cost * count_quadruples(AIM, TESTS, net.depth) / 3600
+    print(f"at the last cost of a quadruple N = {AIM} takes {hours:.1f} hours (not run)")
+
+
+if __name__ == "__main__":
+    main()
