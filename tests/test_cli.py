@@ -92,6 +92,18 @@ def test_a_spec_file_and_flags_say_the_same(here, capsys):
     assert overridden != from_file
 
 
+def test_points_are_those_of_the_data_set(here, capsys):
+    for words in (("--points", "2"), ("--data", "spiral", "--points", "2")):
+        _, out, _ = call(capsys, "theory", "--widths", "2,8,1", *words, "--format", "json")
+        assert np.shape(json.loads(out)["variables"]["K"]["values"]) == (2, 2, 2)
+
+
+def test_without_a_command_the_help_is_printed_alone(capsys):
+    code, out, err = call(capsys)
+    assert (code, err) == (2, "")
+    assert "explore" in out
+
+
 def test_a_csv_file_with_empty_targets_holds_the_tests(here):
     (here / "d.csv").write_text("x1,x2,y\n1,2,0.5\n3,4,\n5,6,-0.5\n")
     data = ww.study.load_data("d.csv")
@@ -101,6 +113,7 @@ def test_a_csv_file_with_empty_targets_holds_the_tests(here):
 
 
 BAD_FILES = {
+    "good.toml": '[network]\nwidths = [2, 8, 1]\nactivation = "tanh"\n',
     "bad.toml": "[network]\nwidths = [2, 8\n",
     "table.toml": '[netwrok]\nwidths = [2, 8, 1]\nactivation = "tanh"\n',
     "value.toml": '[network]\nwidths = [2, 8, 1]\nactivation = "tanhh"\n',
@@ -122,6 +135,11 @@ BAD_FILES = {
         ("theory --order 2", "order: got 2; expected 0 or 1"),
         ("theory --widths 2,eight,1", "--widths: got '2,eight,1'"),
         ("theory --widths 3,8,1", "--data: got none; expected inputs with 3 features"),
+        ("theory --widths 2,9999999x8,1", "from 1 to 1,000,000 layers"),
+        ("theory --points 0", "points: got 0"),
+        ("theory --data bad.csv --points 3", "--points: got 3 with the data of 'bad.csv'"),
+        ("theory --spec good.toml --points 3", "--points: got 3 with the data of 'good.toml'"),
+        ("theory --format csv --out folder.csv", "'folder.csv', which is a folder"),
         ("theory --C_W one", "--C_W: got 'one'"),
         ("theory --C_W 1,2", "C_W: got 2 values; expected a finite non-negative number, or 4 of them"),
         ("theory --activation tanhh", "Did you mean 'tanh'?"),
@@ -154,14 +172,21 @@ BAD_FILES = {
         ("predict --steps 5", "steps: got a setting of gradient_flow"),
         ("train --networks 1", "networks: got 1"),
         ("report --out x.pdf", "--out: got 'x.pdf'"),
+        ("report --networks 1", "--networks: got 1"),
+        ("report --trained 1", "--trained: got 1"),
         ("report --from page.html", "'page.html' without a study inside"),
         ("report --from nothere.html", "which is not there"),
         ("lab no-such-lab", "lab: got 'no-such-lab'"),
+        ("lab nngp-limit --seed -1", "'--seed'"),
+        ("lab all --format netcdf", "--format: got 'netcdf'; expected table, json or csv"),
+        ("explore --port 99999 --no-show", "port: got 99999"),
+        ("explore --address 203.0.113.1 --no-show", "203.0.113.1:5006, where the server cannot listen"),
     ],
 )  # fmt: skip
 def test_bad_input_takes_one_line_and_exit_code_two(words, said, here, capsys):
     for name, text in BAD_FILES.items():
         (here / name).write_text(text)
+    (here / "folder.csv").mkdir()
     code, out, err = call(capsys, *words.split())
     assert (code, out) == (2, "")
     assert said in err
@@ -231,3 +256,69 @@ def test_the_program_works_in_a_pipe_whose_reader_leaves(here):
 def test_the_program_refuses_with_exit_code_two_and_no_traceback():
     done = run("theory", "--spec", "nothere.toml", stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.fixture
+def three_labs(monkeypatch):
+    """A lab that holds, one that is refuted and one that breaks, in place of the real ones."""
+    from widthwise import labs
+    from widthwise.labs import runner
+    from widthwise.labs.base import Claim, Lab, Outcome
+
+    def made(name: str, measured: float) -> Lab:
+        def experiment(size, seed):
+            if name == "broken":
+                raise ZeroDivisionError("no such\nnumber")
+            return Outcome((Claim("slope", 2.0, measured, 0.1, wrong={"half of it": 1.0}),))
+
+        return Lab(name, f"Title of {name}", "s = 2", experiment, (2, 4), (1, 2), lambda figure, outcomes: None)
+
+    known = {name: made(name, value) for name, value in (("good", 2.05), ("broken", 0.0), ("bad", 9.0))}
+    for place in (labs, runner):
+        monkeypatch.setattr(place, "names", lambda: list(known))
+        monkeypatch.setattr(place, "get_lab", known.__getitem__)
+    return known
+
+
+def test_all_labs_run_though_one_fails_and_end_with_one_table(three_labs, here, capsys):
+    code, out, err = call(capsys, "lab", "all", "--quick", "--seed", "0", "--save", "found", "--format", "csv")
+    assert code == 1
+    rows = [line.split(",")[:3] for line in out.splitlines()]
+    assert rows == [
+        ["lab", "verdict", "claims"],
+        ["good", "holds", "2"],
+        ["broken", "failed", "0"],
+        ["bad", "refuted", "2"],
+    ]
+    assert "widthwise: lab broken: ZeroDivisionError: no such number\n" in err
+    assert {path.name for path in (here / "found").iterdir()} == {
+        f"{name}.{suffix}" for name in ("good", "bad") for suffix in ("csv", "png", "svg")
+    }
+
+
+@pytest.mark.parametrize(("name", "code"), [("good", 0), ("bad", 1)])
+def test_the_exit_code_of_a_lab_is_its_verdict(name, code, three_labs, capsys):
+    done, out, err = call(capsys, "lab", name, "--quick", "--quiet")
+    assert (done, err) == (code, "")
+    assert out.endswith(f"verdict: {'holds' if code == 0 else 'refuted'}\n")
+
+
+def test_labs_are_listed_with_their_titles(three_labs, capsys):
+    code, out, _ = call(capsys, "lab", "--list", "--format", "csv")
+    assert (code, out) == (0, "lab,title\n" + "".join(f"{name},Title of {name}\n" for name in three_labs))
+
+
+def test_labs_that_are_interrupted_show_the_verdicts_so_far(three_labs, monkeypatch, capsys):
+    from widthwise import labs
+
+    run = labs.run_lab
+
+    def interrupted(name, **how):
+        if name == "broken":
+            raise KeyboardInterrupt
+        return run(name, **how)
+
+    monkeypatch.setattr(labs, "run_lab", interrupted)
+    code, out, err = call(capsys, "lab", "all", "--quick", "--quiet", "--format", "csv")
+    assert (code, err) == (130, "interrupted\n")
+    assert [line.split(",")[0] for line in out.splitlines()] == ["lab", "good"]

@@ -20,8 +20,17 @@ from widthwise.explorer.ensembles import prediction, task_of, train
 from widthwise.explorer.jobs import MOST_JOBS, Job, Latest
 from widthwise.explorer.page import Page
 from widthwise.explorer.sampling import check_size, sample
+from widthwise.explorer.server import warm
 from widthwise.explorer.settings import ACTIVATIONS, CONTROLS, Settings
-from widthwise.explorer.theory import SHOWN, exact_density, pair_of, phases_of, theory_of
+from widthwise.explorer.theory import (
+    SHOWN,
+    advice_of,
+    exact_density,
+    pair_of,
+    phases_of,
+    precise_pair_of,
+    theory_of,
+)
 
 sys.path.insert(0, str(Path(__file__).parent / "browser"))
 from explorer_session import ARGUMENTS, Visitor, chromium, running_server
@@ -39,7 +48,7 @@ def test_the_curves_are_those_of_the_library(changes):
     settings = replace(Settings(), **changes)
     found = theory_of(settings)
     kernels = ww.theory(settings.network(), settings.inputs)
-    pair = pair_of(found).dataset()
+    pair = precise_pair_of(found).dataset()
     for name, own in (("K", found.K), ("Theta", found.Theta)):
         np.testing.assert_allclose(pair[name].values, kernels[name].values, rtol=1e-12)
         np.testing.assert_allclose(own, np.diagonal(kernels[name].values, axis1=1, axis2=2), rtol=1e-11)
@@ -48,6 +57,69 @@ def test_the_curves_are_those_of_the_library(changes):
         np.testing.assert_allclose(found.ratios[name], single[f"{name}_ratio"].values, rtol=1e-9, atol=1e-12)
     density = ww.output_density(settings.network(), settings.inputs[:1])
     np.testing.assert_allclose(found.edgeworth, density.density(found.z), rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"activation": "tanh", "C_W": 4.0, "size_a": 10.0, "angle": 3.0, "depth": 20},
+        {"activation": "softplus", "C_W": 3.0, "C_b": 1.0, "depth": 7, "angle": 180.0},
+    ],
+    ids=lambda c: c["activation"],
+)
+def test_the_drawn_correlation_is_that_of_the_library_to_the_width_of_a_line(changes):
+    found = theory_of(replace(Settings(), **changes))
+    drawn, precise = pair_of(found), precise_pair_of(found)
+    for name in ("K", "Theta"):
+        np.testing.assert_allclose(drawn.correlation(name), precise.correlation(name), atol=1e-5)
+        np.testing.assert_allclose(getattr(drawn, name), getattr(precise, name), rtol=1e-4)
+    other = precise_pair_of(theory_of(replace(found.settings, C_W=1.01 * found.settings.C_W)))
+    assert np.max(np.abs(drawn.correlation("K") - other.correlation("K"))) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"activation": "tanh", "depth": 6, "width": 3},
+        {"activation": "swish", "C_W": 2.0, "depth": 4, "width": 50},
+        {"activation": "leaky_relu", "C_W": 2.0, "C_b": 0.5, "depth": 20, "width": 7},
+    ],
+    ids=lambda c: c["activation"],
+)
+def test_the_drawn_density_is_the_exact_one_to_the_width_of_a_line(changes):
+    found = theory_of(replace(Settings(), **changes))
+    precise = ww.exact_law(found.net, found.settings.inputs[0]).density(found.z)
+    height = precise.max()
+    assert np.max(np.abs(exact_density(found) - precise)) < 1e-4 * height
+    assert np.max(np.abs(found.edgeworth - precise)) > 1e-3 * height
+
+
+def test_the_advice_is_that_of_the_library():
+    settings = Settings(activation="tanh", depth=6, width=32, C_W=3.0)
+    quick, full = advice_of(settings), ww.advise(settings.network(), settings.inputs)
+    assert quick.learning_rate == pytest.approx(full.learning_rate, rel=1e-6)
+    assert quick.text == full.text
+
+
+@pytest.mark.full
+def test_a_slider_is_answered_within_200_ms():
+    """By processor time, which other programs on the machine do not lengthen; the median of random positions."""
+    rng = np.random.default_rng(0)
+    names = ("tanh", "relu", "gelu")
+    warm(names)
+    taken = []
+    for _ in range(12):
+        values = {"C_W": rng.uniform(0.1, 4.0), "C_b": rng.uniform(0.0, 2.0), "angle": rng.uniform(0.0, 180.0)}
+        sizes = {"depth": int(rng.integers(2, 51)), "width": int(rng.integers(2, 1025))}
+        settings = replace(Settings(), activation=str(rng.choice(names)), **values, **sizes)
+        start = time.process_time()
+        found = theory_of(settings)
+        pair_of(found)
+        if found.exploded is None:
+            exact_density(found)
+        advice_of(settings)
+        taken.append(time.process_time() - start)
+    assert np.median(taken) < 0.2
 
 
 def test_the_densities_integrate_to_one_and_the_exact_one_differs_at_small_width():
@@ -123,6 +195,16 @@ def test_trained_networks_are_those_of_train():
     np.testing.assert_allclose(last.mean.value, whole["mean"].values[0], rtol=1e-8)
     found = prediction(task)
     assert np.max(pulls(last.mean.value, last.mean.error, found.mean)) < 4.0
+
+
+def test_a_spread_of_zero_has_an_error_that_can_be_drawn():
+    """At the centre of the circle's symmetric pairs a linear network without biases predicts zero for certain."""
+    task = task_of(Settings(activation="linear", depth=2, width=8, points=3, C_b=0.0, lambda_b=0.0))
+    *_, last = train(task, 32, seed=0)
+    assert np.all(last.spread.error <= 1.0)
+    ordinary = last.spread.value > 0.1
+    assert np.all(last.spread.error[ordinary] > 0.0)
+    assert prediction(task).strength < 100.0
 
 
 def test_kinked_activations_are_predicted_at_infinite_width_with_the_reason():

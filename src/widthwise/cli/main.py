@@ -87,6 +87,8 @@ def _where(error: TyperException) -> str:
 
 
 def _refuse(message: str, where: str = "") -> int:
+    if not message:  # the help was asked for by saying nothing, and is printed
+        return 2
     print(f"widthwise: {' '.join(message.split())}{where}", file=sys.stderr)
     return 2
 

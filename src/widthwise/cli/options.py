@@ -22,6 +22,8 @@ ACTIVATIONS = (
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
 FORMATS = ("table", "json", "csv", "netcdf")
+#: Layers that NxWIDTH may stand for.
+MOST_LAYERS = 1_000_000
 
 
 def one_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -67,7 +69,7 @@ class StudyOptions:
         str | None,
         _data("--data", help=".npy, .npz or .csv file, or a built-in set.", autocompletion=one_of(DATA_SETS)),
     ] = None
-    points: Annotated[int, _data("--points", help="Training inputs of a built-in set.")] = 4
+    points: Annotated[int | None, _data("--points", help="Training inputs of a built-in set; 4 unless given.")] = None
 
     def study(self, **changes: Any) -> Study:
         """The study; `changes` that are None are left as they are."""
@@ -92,9 +94,7 @@ class StudyOptions:
         return net, data.X_train if named else None
 
     def _net_and_data(self, base: Study) -> tuple[Any, Data]:
-        from widthwise.study import load_data
-
-        data = base.data if self.data is None else load_data(self.data, self.points)
+        data = self._chosen_data(base)
         changes: dict[str, Any] = {
             name: numbers(f"--{name}", getattr(self, name))
             for name in ("C_b", "C_W", "lambda_b", "lambda_W")
@@ -108,6 +108,16 @@ class StudyOptions:
             # the default network takes the shape of the data
             changes["widths"] = [data.features, *base.net.widths[1:-1], data.outputs]
         return base.net.replace(**changes) if changes else base.net, data
+
+    def _chosen_data(self, base: Study) -> Data:
+        from widthwise.study import load_data
+
+        if self.points is None:
+            return base.data if self.data is None else load_data(self.data)
+        if (self.data is None and self.spec is not None) or (self.data is not None and Path(self.data).suffix):
+            where = f"the data of '{self.data or self.spec}'"
+            raise InvalidInput("--points", f"{self.points} with {where}", "a built-in set, named with --data")
+        return load_data(self.data or base.data.name, self.points)
 
 
 @dataclass(frozen=True)
@@ -166,14 +176,17 @@ def numbers(name: str, text: str) -> float | list[float]:
 
 def whole_numbers(name: str, text: str) -> list[int]:
     """Whole numbers separated by commas; 8x64 repeats."""
+    expected = "whole numbers separated by commas, such as 3,64,64,1 or 3,8x64,1"
     found: list[int] = []
     for piece in text.split(","):
         times, _, value = piece.strip().rpartition("x")
         try:
-            found += [int(value)] * (int(times) if times else 1)
+            count, width = int(times) if times else 1, int(value)
         except ValueError:
-            expected = "whole numbers separated by commas, such as 3,64,64,1 or 3,8x64,1"
             raise InvalidInput(name, repr(text), expected) from None
+        if not 0 < count <= MOST_LAYERS:
+            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers in front of an x")
+        found += [width] * count
     return found
 
 

@@ -57,6 +57,8 @@ def check_output(output: OutputOptions) -> str:
 def require_folder(name: str, path: Path) -> None:
     if not path.parent.is_dir():
         raise InvalidInput(name, f"'{path}'", f"an existing folder '{path.parent}'", "Create it first.")
+    if path.is_dir():
+        raise InvalidInput(name, f"'{path}', which is a folder", "the name of a file")
 
 
 def emit(result: xr.Dataset | Records, output: OutputOptions) -> None:

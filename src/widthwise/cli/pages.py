@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +43,9 @@ def report(
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
+    for name, count in (("--networks", networks), ("--trained", trained)):
+        if count == 1:
+            raise InvalidInput(name, "1", "0 for none, or at least 2 networks: one has no scatter")
     import_module("matplotlib").use("Agg")
     pages = import_module("widthwise.report")
     if source is not None:
@@ -65,14 +72,22 @@ def lab(
     show_list: Annotated[bool, typer.Option("--list", help="The labs by name.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     seed: Annotated[
-        list[int] | None, typer.Option("--seed", help="Non-negative integer; repeat it for several. Default 0, 1, 2.")
+        list[int] | None,
+        typer.Option("--seed", min=0, help="Non-negative integer; repeat it for several. Default 0, 1, 2."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for tables and figures.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", "--out", "-o", help="Folder for the tables and figures of every lab.")
+    ] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="table, json or csv.")] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run a lab: one phenomenon, predicted, measured and compared. Ends with 1 if one is refuted."""
+    """Run a lab: one phenomenon, predicted, measured and compared. Ends with 1 if one is refuted, or cannot be run.
+
+    With all, every lab is run, whatever becomes of the others, and a table of verdicts closes.
+    """
     output = OutputOptions(format=format, quiet=quiet)
+    if format == "netcdf":
+        raise InvalidInput("--format", "'netcdf'", "table, json or csv")
     check_output(output)
     require_extra("lab", "matplotlib", "plots")
     import_module("matplotlib").use("Agg")
@@ -80,32 +95,48 @@ def lab(
     if show_list or name is None:
         emit(Records(("lab", "title"), [(n, labs.get_lab(n).title) for n in labs.names()]), output)
         return 0
-    chosen = labs.names() if name == "all" else [name]
-    for one in chosen:
-        labs.get_lab(one)  # refused before anything runs
-    results = []
+
+    def run(one: str) -> Any:
+        result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=progress(output))
+        for path in result.save(save) if save is not None else ():
+            remark(output, f"written: {path}")
+        return result
+
+    if name != "all":
+        result = run(name)
+        emit(_claims(result), output)
+        return 0 if result.agrees else 1
+    rows, code = _every(labs.names(), run, output)
+    emit(Records(("lab", "verdict", "claims", "worst pull", "seconds"), rows), output)
+    return code
+
+
+def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) -> tuple[list[tuple[Any, ...]], int]:
+    """One row a lab, and the exit code; a lab that fails does not keep the others from running."""
+    rows: list[tuple[Any, ...]] = []
+    code = 0
     for number, one in enumerate(chosen, 1):
         remark(output, f"{one} ({number} of {len(chosen)})")
-        results.append(labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=progress(output)))
-        for path in results[-1].save(out) if out is not None else ():
-            remark(output, f"written: {path}")
-    emit(_claims(results[0]) if name != "all" else _verdicts(results), output)
-    return 0 if all(result.agrees for result in results) else 1
+        start = time.perf_counter()
+        try:
+            r = run(one)
+        except KeyboardInterrupt:
+            return rows, 130
+        except Exception as error:
+            print(f"widthwise: lab {one}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+            rows.append((one, "failed", 0, math.nan, round(time.perf_counter() - start, 1)))
+            code = 1
+            continue
+        worst = max((abs(row.worst_pull) for row in r), default=0.0)
+        rows.append((one, r.verdict, len(r.rows), worst, round(r.seconds, 1)))
+        code = code if r.agrees else 1
+    return rows, code
 
 
 def _claims(result: Any) -> Records:
     """One row a claim and size."""
     columns = import_module("widthwise.labs.runner").COLUMNS
     return Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",))
-
-
-def _verdicts(results: list[Any]) -> Records:
-    """One row a lab."""
-    rows = [
-        (r.lab.name, r.verdict, len(r.rows), max((abs(row.worst_pull) for row in r), default=0.0), round(r.seconds, 1))
-        for r in results
-    ]
-    return Records(("lab", "verdict", "claims", "worst pull", "seconds"), rows)
 
 
 def explore(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -116,11 +117,18 @@ class Advice:
         return self.html
 
 
-def advise(net: MLP, X: Any = None) -> Advice:
+def advise(
+    net: MLP,
+    X: Any = None,
+    *,
+    deepest: int | None = None,
+    largest_step: Callable[[MLP, np.ndarray], float] = largest_stable_step,
+) -> Advice:
     """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
 
     X (inputs, features), by default one input with x·x/n_0 = 1; of many rows, 128 are followed through the layers and
-    256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them.
+    256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them. `deepest` is that
+    of `depth_width`; `largest_step(net, X)` may replace `largest_stable_step` by a faster function for the same number.
 
     >>> report = advise(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
     >>> report.verdict
@@ -140,19 +148,19 @@ def advise(net: MLP, X: Any = None) -> Advice:
         return Advice(net, "cannot be trained by gradients", None, "", str(error), math.nan, math.nan, None, None, None,
                       *nothing, len(rows), where)  # fmt: skip
     except DivergentMoment as error:
-        return _without_flow(net, few, rows, where, str(error))
+        return _without_flow(net, few, rows, where, str(error), deepest, largest_step)
     point, reason = _critical(net)
     signal, gradient = _growth(flow)
-    recommendation, better = _recommend(net, point, few, rows)
+    recommendation, better = _recommend(net, point, few, rows, deepest, largest_step)
     verdict = _verdict(net, point, (signal, gradient), better)
     return Advice(net, verdict, point, reason, "", signal, gradient, _fixed_point(net, flow), flow,
-                  _depth_width(net, few), *recommendation, len(rows), where)  # fmt: skip
+                  _depth_width(net, few, deepest), *recommendation, len(rows), where)  # fmt: skip
 
 
-def _without_flow(net: MLP, few, rows, where: str, why: str) -> Advice:
+def _without_flow(net: MLP, few, rows, where: str, why: str, deepest, largest_step) -> Advice:
     """The kernel leaves the range in which the activation is tabulated: it explodes."""
     point, reason = _critical(net)
-    recommendation, _ = _recommend(net, point, few, rows)
+    recommendation, _ = _recommend(net, point, few, rows, deepest, largest_step)
     return Advice(net, "signals or gradients explode", point, reason, why, math.inf, math.inf, None, None, None,
                   *recommendation, len(rows), where)  # fmt: skip
 
@@ -171,7 +179,7 @@ def _growth(flow: LayerFlow) -> tuple[float, float]:
     return signal, float(flow.log_later_perp[0].mean() / math.log(10.0))
 
 
-def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarray):
+def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarray, deepest, largest_step):
     """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
     if point is None or net.depth == 1:
         return (None, math.nan, None, math.nan, None, math.nan), (math.nan, math.nan)
@@ -182,9 +190,9 @@ def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarr
     rates, flow = equalise(better, few), layer_flow(better, few)
     sample = _spread(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
-    rate = 0.5 * largest_stable_step(rates.network, sample) * len(sample) / len(rows)
+    rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)
     growth, output = _growth(flow), float(flow.K[-1].mean())
-    return (better, growth[1], _depth_width(rates.network, few), output, rates, rate), growth
+    return (better, growth[1], _depth_width(rates.network, few, deepest), output, rates, rate), growth
 
 
 def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
@@ -215,9 +223,9 @@ def _fixed_point(net: MLP, flow: LayerFlow) -> FixedPoint | None:
         return None
 
 
-def _depth_width(net: MLP, rows: np.ndarray) -> DepthWidth | None:
+def _depth_width(net: MLP, rows: np.ndarray, deepest: int | None) -> DepthWidth | None:
     try:
-        return depth_width(net, rows[len(rows) // 2])
+        return depth_width(net, rows[len(rows) // 2], deepest)
     except InvalidInput:
         return None
 

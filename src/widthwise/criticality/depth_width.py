@@ -80,8 +80,10 @@ class DepthWidth:
                 else "beyond the expansion")  # fmt: skip
 
 
-def depth_width(net: MLP, x: Any = None) -> DepthWidth:
+def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWidth:
     """L/n of a network and the fluctuations that it predicts, at one input x (features,), by default x·x/n_0 = 1.
+
+    `fails_at` is looked for within `deepest` layers, by default at least four times the width, at most 20 000.
 
     >>> report = depth_width(MLP([1] + [100] * 9 + [1], "relu", C_W=2.0))
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
@@ -92,7 +94,8 @@ def depth_width(net: MLP, x: Any = None) -> DepthWidth:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(net.activation))
     # powers of four, so that one compiled program serves many widths
-    deep = _continued(net, 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9))
+    fourfold = 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9)
+    deep = _continued(net, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))
     ratios = single_flow(deep, rows[0], wanted, "A" in wanted).ratios
     last = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
     size = np.stack([np.abs(values) for values in ratios.values()]) / np.asarray(deep.widths[:-1])
@@ -106,7 +109,7 @@ def depth_width(net: MLP, x: Any = None) -> DepthWidth:
 
 def _continued(net: MLP, depth: int) -> MLP:
     """The network with layers like its last one, behind hidden layers like its last one, up to a depth."""
-    depth = max(net.depth, min(depth, _DEEPEST))
+    depth = max(net.depth, depth)
     more = depth - net.depth
     hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}
     return MLP([*net.widths[:-1], *[net.n] * more, net.widths[-1]], net.activation, **hyper)

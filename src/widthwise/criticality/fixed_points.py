@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -133,6 +134,17 @@ def profile_fixed_points(shape: Profile, C_b: float, C_W: float) -> FixedPoints:
 
 def _turning_points(shape: Profile, C_W: float) -> list[float]:
     """Kernels with χ_∥ = 1. The scan is split at the extrema of χ_∥, so that two crossings side by side are seen."""
+    K, growth = _split_scan(shape)
+    rise = growth * C_W - 1.0
+    return [
+        _root(lambda K: C_W * float(shape.moments(K).growth) - 1.0, float(K[i]), float(K[i + 1]))
+        for i in np.flatnonzero(np.diff(np.sign(rise)) != 0)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _split_scan(shape: Profile) -> tuple[np.ndarray, np.ndarray]:
+    """Kernels of the scan and those at which d⟨σ²⟩/dK has an extremum, in order, and d⟨σ²⟩/dK there."""
     grid = shape.scan
     certain = np.abs(grid.growth_rate) * grid.K > 1e-11 * np.abs(grid.growth)
     known = np.flatnonzero(certain & (grid.K > _SMOOTH_RATE))
@@ -141,13 +153,8 @@ def _turning_points(shape: Profile, C_W: float) -> list[float]:
         for i in np.flatnonzero(np.diff(np.sign(grid.growth_rate[known])) != 0)
     ]
     K = np.concatenate([grid.K, bends])
-    rise = np.concatenate([grid.growth, shape.moments(bends).growth]) * C_W - 1.0
     order = np.argsort(K, kind="stable")
-    K, rise = K[order], rise[order]
-    return [
-        _root(lambda K: C_W * float(shape.moments(K).growth) - 1.0, float(K[i]), float(K[i + 1]))
-        for i in np.flatnonzero(np.diff(np.sign(rise)) != 0)
-    ]
+    return K[order], np.concatenate([grid.growth, shape.moments(bends).growth])[order]
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

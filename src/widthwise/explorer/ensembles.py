@@ -99,7 +99,8 @@ def prediction(task: Task) -> Predicted:
     if why:
         return Predicted(mean0, spread0, None, None, 0.0, why, found)
     cov = np.diagonal(found["cov"].values[0, :, 0, :])
-    strength = float(np.max(np.abs(cov - cov0) / np.maximum(cov0, 1e-300)))
+    scatters = cov0 > 1e-12 * cov0.max()
+    strength = float(np.max(np.abs(cov - cov0)[scatters] / cov0[scatters], initial=0.0))
     return Predicted(mean0, spread0, found["mean"].values[0], np.sqrt(np.maximum(cov, 0.0)), strength, "", found)
 
 
@@ -124,5 +125,6 @@ def train(task: Task, networks: int, seed: int) -> Iterator[Trained]:
         yield Trained(
             task.net, int(sums["counts"].sum()), int(sums["unconverged"]),
             Estimate(mean + ensemble.centre[0], mean_error),
-            Estimate(spread, error / np.maximum(2.0 * spread, 1e-300)), seed,
+            # error/(2 spread), and √error where nothing scatters
+            Estimate(spread, np.sqrt(spread**2 + error) - spread), seed,
         )  # fmt: skip

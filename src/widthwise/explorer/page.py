@@ -9,14 +9,13 @@ from typing import Any
 import panel as pn
 from bokeh.document import Document
 
-from widthwise.criticality.advice import advise
 from widthwise.errors import WidthwiseError
 from widthwise.explorer.fields import Fields
 from widthwise.explorer.jobs import Latest, explain
 from widthwise.explorer.layout import STYLE, complaint, message, symbols
 from widthwise.explorer.sampling_tab import SamplingTab
 from widthwise.explorer.settings import Settings
-from widthwise.explorer.theory import Phases, Theory, exact_density, pair_of, phases_of, theory_of
+from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
 from widthwise.explorer.theory_tab import TheoryTab
 from widthwise.explorer.training_tab import TrainingTab
 
@@ -85,7 +84,7 @@ class Page:
             if found.exploded is None:
                 exact = exact_density(found)
                 yield lambda: self.theory.show_exact(found, exact)
-            advice = advise(settings.network(), settings.inputs)
+            advice = advice_of(settings)
             yield lambda: self.theory.show_advice(advice)
         except Exception as error:
             text = complaint(explain(error))

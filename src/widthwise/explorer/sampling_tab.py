@@ -39,7 +39,7 @@ class SamplingTab(RunTab):
         self.density.line("edgeworth", "to order 1/n", 1)
         self.charts = (self.kernel, self.correlation, self.fluctuation, self.density)
         for chart in self.charts:
-            chart.points("measured", "sampled networks ± 1 s.e.", 2)
+            chart.points("measured", "sampled ± 1 s.e.", 2)
         self.files = (
             download("Sampled (CSV)", "sampled.csv", lambda: table(self._finished().dataset())),
             download("Sampled (NetCDF)", "sampled.nc", lambda: netcdf(self._finished().dataset())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,10 @@ import panel as pn
 from bokeh.document import Document
 from panel.io.resources import LOCAL_DIST
 
-from widthwise.criticality.advice import advise
-from widthwise.errors import WidthwiseError
+from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer.page import Page
 from widthwise.explorer.settings import ACTIVATIONS, Settings
-from widthwise.explorer.theory import exact_density, pair_of, phases_of, theory_of
+from widthwise.explorer.theory import advice_of, exact_density, pair_of, phases_of, theory_of
 from widthwise.network.validation import check_integer
 
 #: States that between them compile what the sliders of one activation need.
@@ -43,7 +43,7 @@ def serve(
 
     Parameters
     ----------
-    port : where to listen.
+    port : where to listen; 0 takes a free port.
     address : the loopback interface unless given: nobody else can reach the page. The page starts computations for
         whoever opens it, so give another address only on a network that you trust.
     show : open a browser.
@@ -51,7 +51,8 @@ def serve(
     origins : further HOST:PORT under which browsers reach the page, for another address than the loopback one.
     options : passed on to `panel.serve`.
     """
-    port = check_integer("port", port, 1, 65535, "a port from 1 to 65535")
+    port = check_integer("port", port, 0, 65535, "a port from 1 to 65535, or 0 for a free one")
+    port = _listening_port(address, port)
     matplotlib.use("Agg")
     if warm_up:
         threading.Thread(target=warm, daemon=True).start()
@@ -64,6 +65,23 @@ def serve(
         websocket_origin=[f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))] + [*origins],
         **options,
     )
+
+
+def _listening_port(address: str, port: int) -> int:
+    """The port, or a free one for 0; refused where nobody can listen."""
+    try:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((address, port))
+            return tried.getsockname()[1]
+    except OSError as error:
+        raise InvalidInput(
+            "address, port",
+            f"{address}:{port}, where the server cannot listen ({error.strerror or error})",
+            "an address of this machine and a port that is free",
+            "Take another port; port 0 finds a free one.",
+        ) from error
 
 
 def visit() -> Any:
@@ -89,6 +107,6 @@ def warm(activations: tuple[str, ...] = ACTIVATIONS) -> None:
                 found = theory_of(replace(Settings(), activation=activation, **change))
                 pair_of(found)
                 exact_density(found)
-                advise(found.settings.network(), found.settings.inputs)
+                advice_of(found.settings)
             except WidthwiseError:
                 continue

@@ -13,13 +13,17 @@ from functools import lru_cache
 import numpy as np
 import xarray as xr
 
+from widthwise.criticality.advice import Advice, advise
 from widthwise.criticality.critical import Critical, critical
 from widthwise.criticality.moments import profile
 from widthwise.criticality.phase_diagram import PhaseDiagram, critical_line, phase_grid
 from widthwise.errors import InvalidInput, NotCritical
-from widthwise.explorer.settings import CONTROLS, DEEPEST, Number, Settings
+from widthwise.explorer.pairs import continued, largest_step, pair_kernels
+from widthwise.explorer.settings import CONTROLS, Number, Settings
 from widthwise.flow.couplings import Couplings
-from widthwise.flow.exact import exact_law
+from widthwise.flow.exact.chain import kernel_laws
+from widthwise.flow.exact.law import ExactLaw
+from widthwise.flow.exact.resolution import COARSE
 from widthwise.flow.infinite import kernel_flow
 from widthwise.flow.output_density import OutputDensity
 from widthwise.flow.scaled import value_of
@@ -31,6 +35,8 @@ from widthwise.results.labels import label, layer_coordinate
 SHOWN = ("V", "G1", "A", "B", "D", "F", "H1")
 #: Kernels above this are not followed, unless σ is a straight line on either side of zero.
 EXPLODED = 1e4
+#: Layers within which the expansion may fail.
+SEARCHED = 256
 #: Points of a density, and how many standard deviations they reach.
 _POINTS, _REACH = 241, 4.5
 
@@ -70,7 +76,7 @@ class Theory:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """K and Θ (layer, 2, 2) of the inputs a and b together: slower than the rest where they nearly coincide."""
+    """K and Θ (layer, 2, 2) of the inputs a and b together."""
 
     theory: Theory
     K: np.ndarray
@@ -105,7 +111,7 @@ def theory_of(settings: Settings) -> Theory:
     exploded = _explodes(settings)
     net = settings.network(depth=exploded and exploded - 1)
     X, rows = settings.inputs, slice(net.depth)
-    longer = _continued(net)
+    longer = continued(net)
     flows = [single_flow(longer, x, wanted, True) for x, wanted in zip(X, (SHOWN, ()), strict=True)]
     both, Theta = (np.stack([value_of(getattr(flow, name))[rows] for flow in flows], axis=1) for name in ("K", "Theta"))
     ratios = {name: np.asarray(values[rows]) for name, values in flows[0].ratios.items()}
@@ -119,16 +125,20 @@ def theory_of(settings: Settings) -> Theory:
 
 
 def pair_of(found: Theory) -> Pair:
-    """The two inputs together.
+    """The two inputs together, to the accuracy of a chart: correlations to 1e-5.
 
     >>> pair = pair_of(theory_of(Settings(activation="relu", C_W=2.0, C_b=0.0, depth=3, angle=90.0)))
     >>> pair.correlation("K").round(5).tolist()
     [0.0, 0.31831, 0.49373]
     """
-    net, rows = found.net, slice(found.net.depth)
-    flow = kernel_flow(net if net.activation.closed is None else _continued(net), found.settings.inputs)
+    return Pair(found, *pair_kernels(found.net, found.settings.inputs))
+
+
+def precise_pair_of(found: Theory) -> Pair:
+    """The same to the accuracy of the library, which may take seconds where the inputs nearly coincide."""
+    flow = kernel_flow(found.net, found.settings.inputs)
     assert flow.Theta is not None
-    return Pair(found, flow.K[rows], flow.Theta[rows])
+    return Pair(found, flow.K, flow.Theta)
 
 
 def _explodes(settings: Settings) -> int | None:
@@ -145,18 +155,23 @@ def _explodes(settings: Settings) -> int | None:
     return None
 
 
-def _continued(net: MLP) -> MLP:
-    """The network, going on to the page's largest depth through layers of kernel one, which cannot explode."""
-    more = DEEPEST - net.depth
-    C_b, C_W = [*net.C_b, *[1.0] * more], [*net.C_W, *[0.0] * more]
-    widths = [*net.widths[:-1], *[net.n] * more, 1]
-    return MLP(widths, net.activation, C_b, C_W, net.lambda_b[0], net.lambda_W[0])
-
-
 def exact_density(found: Theory) -> np.ndarray:
-    """The exact density of the output at input a, at the points of the others; NaN where it is infinite."""
-    density = exact_law(found.net, found.settings.inputs[0]).density(found.z)
+    """The density of the output at input a at this width, without an expansion, at the points of the others.
+
+    Accurate to about 5e-5 of its height; NaN where it is infinite.
+    """
+    law = ExactLaw(*kernel_laws(found.net, found.settings.inputs[0], COARSE, found.K[:, 0]))
+    density = law.density(found.z)
     return np.where(np.isfinite(density), density, np.nan)
+
+
+def advice_of(settings: Settings) -> Advice:
+    """`advise` for both inputs; the depth at which the expansion fails is looked for within `SEARCHED` layers.
+
+    >>> advice_of(Settings(activation="relu", C_W=2.0, C_b=0.0)).verdict
+    'critical'
+    """
+    return advise(settings.network(), settings.inputs, deepest=SEARCHED, largest_step=largest_step)
 
 
 @dataclass(frozen=True, eq=False)

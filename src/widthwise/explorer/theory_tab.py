@@ -10,7 +10,7 @@ from widthwise.criticality.labelled import phase_diagram
 from widthwise.explorer.charts import Chart, PhaseChart
 from widthwise.explorer.downloads import netcdf, table, vector
 from widthwise.explorer.layout import allow, code_blocks, download, grid, paragraphs
-from widthwise.explorer.theory import Pair, Phases, Theory, phases_of
+from widthwise.explorer.theory import Pair, Phases, Theory, phases_of, precise_pair_of
 from widthwise.plots import plot_flow, plot_phase
 
 #: Letters of a tensor over its natural scale.
@@ -22,7 +22,6 @@ class TheoryTab:
 
     def __init__(self):
         self.found: Theory | None = None
-        self.pair: Pair | None = None
         self._activation = ""
         self.kernel = Chart("kernel", "Kernel K by layer", "layer", "K of an input with itself", log=True, whole=True)
         self.kernel.line("aa", "input a", 0)
@@ -79,8 +78,7 @@ class TheoryTab:
         self.advice.object = "<i>…</i>"
 
     def show_pair(self, pair: Pair) -> None:
-        """The correlations of the two inputs, and with them all that there is to download."""
-        self.pair = pair
+        """The correlations of the two inputs."""
         for name in ("K", "Theta"):
             self.correlation.set(name, pair.theory.layers, pair.correlation(name))
         allow(self.files)
@@ -93,12 +91,15 @@ class TheoryTab:
         self.advice.object = paragraphs(advice.text) + code_blocks(advice.code)
 
     def _downloads(self) -> pn.FlexBox:
+        def shown() -> Theory:
+            assert self.found is not None, "the buttons are off until then"
+            return self.found
+
         def current() -> Pair:
-            assert self.pair is not None, "the buttons are off until then"
-            return self.pair
+            return precise_pair_of(shown())
 
         def phases():
-            net = current().theory.net
+            net = shown().net
             grid = phases_of(self._activation).grid
             return vector(plot_phase(phase_diagram(net.activation, grid.C_W, grid.C_b), net))
 

@@ -16,6 +16,10 @@ from widthwise.explorer.settings import Settings
 
 #: Dots of the three kinds stand beside each other.
 _APART = 0.12
+_WORDS = (
+    "Networks with the variances, rates, depth and width of the sliders are trained to convergence on ½Σ(z − y)² over "
+    "the training inputs of a data set; each then has an output at every test input. Inputs a and b play no part here."
+)
 
 
 class TrainingTab(RunTab):
@@ -34,14 +38,17 @@ class TrainingTab(RunTab):
         for chart in (self.mean, self.spread):
             chart.points("infinite", "predicted, infinite width", 0)
             chart.points("finite", "predicted, to order 1/n", 1)
-            chart.points("measured", "trained networks ± 1 s.e.", 2)
+            chart.points("measured", "trained ± 1 s.e.", 2)
         self.files = (
             download("Predicted (NetCDF)", "predicted.nc", lambda: netcdf(self._done(self.predicted).dataset)),
             download("Trained (CSV)", "trained.csv", lambda: table(self._done(self.latest).dataset())),
             download("Trained (NetCDF)", "trained.nc", lambda: netcdf(self._done(self.latest).dataset())),
         )
         files = pn.FlexBox(*self.files, sizing_mode="stretch_width")
-        self.view = pn.Column(self.head, grid(self.mean.figure, self.spread.figure), files, sizing_mode="stretch_width")
+        words = pn.pane.HTML(_WORDS, sizing_mode="stretch_width", margin=(0, 10))
+        self.view = pn.Column(
+            words, self.head, grid(self.mean.figure, self.spread.figure), files, sizing_mode="stretch_width"
+        )
 
     def items(self, settings: Settings) -> Iterator[Predicted | Trained]:
         task = task_of(settings)

@@ -88,7 +88,7 @@ STYLE = """
 :root{--ink:#1d2733;--soft:#5a6672;--line:#d9dee3;--accent:#1b3a57;--paper:#fff;--band:#f4f6f8}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);
-background:var(--paper);margin:0 auto;max-width:1100px;padding:1.5rem 1.25rem 4rem;overflow-wrap:break-word}
+background:var(--paper);margin:0 auto;max-width:1220px;padding:1.5rem 1.25rem 4rem;overflow-wrap:break-word}
 h1{font-size:1.9rem;line-height:1.2;margin:.5rem 0}
 h2{font-size:1.35rem;border-bottom:2px solid var(--accent);padding-bottom:.25rem;margin:2.6rem 0 1rem}
 h3{font-size:1.08rem;margin:1.6rem 0 .5rem}
@@ -97,12 +97,17 @@ nav{font-size:.9rem;margin:1rem 0}nav a{margin-right:1rem;color:var(--accent);wh
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:.8rem;margin:1.2rem 0}
 .card{background:var(--band);border-left:4px solid var(--accent);padding:.6rem .9rem}
 .card b{display:block;font-size:.82rem;color:var(--soft);font-weight:600}
-.scroll{overflow-x:auto;margin:1rem 0}
+.scroll{overflow-x:auto;margin:1rem 0;background:linear-gradient(90deg,#fff 30%,#fff0),
+linear-gradient(90deg,#fff0,#fff 70%) 100% 0,linear-gradient(90deg,#0004,#0000),
+linear-gradient(90deg,#0000,#0004) 100% 0;
+background-repeat:no-repeat;background-size:40px 100%,40px 100%,12px 100%,12px 100%;
+background-attachment:local,local,scroll,scroll}
+.slim{display:none}
 table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft);padding:.2rem 0 .4rem;font-size:.9rem}
-th,td{padding:.28rem .55rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th,td{padding:.28rem .5rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{background:var(--band);font-weight:600}
-.word,.long{text-align:left}td.long{white-space:normal;min-width:13rem}
+.word,.long{text-align:left}td.long{white-space:normal;min-width:11rem}
 figure{margin:1.4rem 0}figure img{max-width:100%;height:auto;display:block}
 figcaption{color:var(--soft);font-size:.9rem;margin-top:.4rem;max-width:75ch}
 .equation{margin:.9rem 0 .9rem 1rem;max-width:none;display:flex;flex-wrap:wrap;align-items:center;gap:.6rem 2.2rem}
@@ -111,7 +116,8 @@ pre{background:var(--band);padding:.8rem 1rem;overflow-x:auto;font-size:.82rem;l
 code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}
 details{margin:.8rem 0}summary{cursor:pointer;color:var(--accent)}
 .note{border-left:3px solid #c1652f;padding-left:.8rem}
-@media (max-width:700px){body{font-size:15px;padding:1rem .8rem 3rem}h1{font-size:1.45rem}.equation{margin-left:0}
+@media (max-width:700px){.slim{display:block}
+body{font-size:15px;padding:1rem .8rem 3rem}h1{font-size:1.45rem}.equation{margin-left:0}
 th,td{padding:.25rem .45rem}}
 @media print{body{max-width:none}details{display:block}}
 """

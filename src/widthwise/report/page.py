@@ -28,6 +28,8 @@ _SECTIONS = (
 )
 _STUDY = re.compile(r"<script type=\"application/json\" id=\"widthwise-study\">(.*?)</script>", re.S)
 
+_SLIM = "<p class='slim'>Tables wider than this page scroll sideways; a shadow shows where there is more.</p>"
+
 
 def write_report(
     study: Study, path: str | os.PathLike[str], tell: Callable[[str], None] = lambda text: None
@@ -64,7 +66,7 @@ def page(found: Findings) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>widthwise report</title><style>{STYLE}</style></head><body>"
-        f"{head(found)}<nav aria-label='sections'>{links}</nav>{body}"
+        f"{head(found)}<nav aria-label='sections'>{links}</nav>{_SLIM}{body}"
         f'<script type="application/json" id="widthwise-study">{data}</script></body></html>\n'
     )
 

@@ -54,8 +54,10 @@ def head(found: Findings) -> str:
         cards.append(("Depth against width", f"Σ 1/n = {size.aspect_ratio:.3g}: {size.regime}"))
     if found.comparison is not None:
         rows = list(found.comparison)
-        agreeing = sum(row.verdict in ("agrees", "n too small") for row in rows)
-        cards.append(("Theory against sampled networks", f"{agreeing} of {len(rows)} variables agree"))
+        agreeing, nearly = (sum(row.verdict == verdict for row in rows) for verdict in ("agrees", "n too small"))
+        text = f"{agreeing + nearly} of {len(rows)} variables agree"
+        text += f", {nearly} of them up to a remainder that falls with the width" if nearly else ""
+        cards.append(("Theory against sampled networks", text))
     if found.training is not None:
         cards.append(("Theory against trained networks", found.training.verdict))
     boxes = "".join(f"<div class='card'><b>{escape(name)}</b>{escape(text)}</div>" for name, text in cards)

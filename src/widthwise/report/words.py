@@ -56,7 +56,8 @@ TEXT = {
     "covariance get corrections from every tensor above.",
     "measurement": "A pull is (measured − predicted)/standard error. χ² sums their squares over the entries that are "
     "not equal by symmetry; they are correlated and count as fewer independent ones in the column so named. "
-    "“n too small” means: off at the largest width that was measured, by a difference that falls with the width.",
+    "“n too small” means: off at the largest width that was measured, by a difference that falls with the width. “at” "
+    "are the inputs of the entry with the worst pull, whose values follow; the probability is that of a larger χ².",
 }
 
 #: Captions of figures as (caption, what is read out).
@@ -67,8 +68,8 @@ FIGURES = {
         "phase diagram",
     ),
     "rates": (
-        "Left: learning rates, at the critical initialisation, with which every layer contributes equally to the "
-        "neural tangent kernel Θ. Right: the contributions.",
+        "First panel: learning rates, at the critical initialisation, with which every layer contributes equally to "
+        "the neural tangent kernel Θ. Second panel: the contributions.",
         "learning rates by layer",
     ),
     "flow": (
@@ -92,13 +93,13 @@ FIGURES = {
         "density of the output",
     ),
     "running": (
-        "Left: the quadratic coupling of m neurons of a layer; it runs with m because the neurons share one random "
-        "kernel. Right: the relative variance of that kernel.",
+        "First panel: the quadratic coupling of m neurons of a layer; it runs with m because the neurons share one "
+        "random kernel. Second panel: the relative variance of that kernel.",
         "running couplings",
     ),
     "predictions": (
-        "Left: bars are one standard deviation over initialisations, of the ensemble and not of its mean. Right: that "
-        "standard deviation; bars are standard errors.",
+        "First panel: bars are one standard deviation over initialisations, of the ensemble and not of its mean. "
+        "Second panel: that standard deviation; bars are standard errors.",
         "trained outputs",
     ),
     "curves": (

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from widthwise.activations import Activation, evaluate
 from widthwise.flow.diagonal import diagonal_flow
 from widthwise.flow.exact.kernel_law import KernelLaw
-from widthwise.flow.exact.lattice import LOWER
 from widthwise.flow.exact.neurons import Neuron
 from widthwise.flow.exact.operator import Operator, Piece, from_points, place, slide
+from widthwise.flow.exact.resolution import FINE, Resolution
 from widthwise.flow.exact.sums import spacing
 from widthwise.flow.exact.table import SumTable
 from widthwise.flow.exact.two_values import TwoValues
 from widthwise.network import MLP
 
-#: Weights below this are dropped at the upper end.
-TOP = 1e-100
 #: A point mass below this is dropped.
 LEAST_MASS = 1e-30
 #: Rows of layers this wide are so smooth that the chain needs only a few lattice points to a deviation.
-SMOOTH_FROM, FEW, SEVERAL = 40, 4.0, 8.0
+SMOOTH_FROM = 40
 #: Lattice of the last layer: fine enough for a Gaussian of variance Ĝ out to z² = 100 Ĝ.
 OUTPUT_SPACING = 2.0**-4
 #: Where C_W m/C_b is below e^FAINT, m counts as zero; and so does a kernel below e^TINY.
@@ -36,18 +35,25 @@ FAINT, TINY = -41.0, -690.0
 HEADROOM = 0.3
 
 
-def kernel_laws(net: MLP, x: np.ndarray) -> tuple[tuple[KernelLaw, ...], float]:
-    """Laws of Ĝ at layers 1 … L for the input x (features,), and the estimated error of E f(Ĝ), |f| ≤ 1, at layer L."""
+def kernel_laws(
+    net: MLP, x: np.ndarray, resolution: Resolution = FINE, K: np.ndarray | None = None
+) -> tuple[tuple[KernelLaw, ...], float]:
+    """Laws of Ĝ at layers 1 … L for the input x (features,), and the estimated error of E f(Ĝ), |f| ≤ 1, at layer L.
+
+    K (L,), the kernels at infinite width, set the spacings; they are computed unless given.
+    """
     laws = [KernelLaw.certain(net.C_b[0], net.C_W[0], float(x @ x) / net.widths[0])]
-    steps, error = _Steps(net.activation, TwoValues.of(net.activation)), 0.0
-    deviations = _deviations(net, x)
+    steps, error = _Steps(net.activation, TwoValues.of(net.activation), resolution), 0.0
+    if K is None:
+        K = diagonal_flow(net, x[None, :], with_theta=False).K[:, 0]
+    deviations = _deviations(net, K[:-1], resolution)
     for layer in range(1, net.depth):
         to_output = layer + 1 == net.depth
         law, defect = steps.advance(
             laws[-1],
             KernelLaw.certain(net.C_b[layer], net.C_W[layer], 0.0),
             net.widths[layer],
-            OUTPUT_SPACING if to_output else spacing(deviations[layer], 1.0, FEW),
+            OUTPUT_SPACING if to_output else spacing(deviations[layer], 1.0, resolution.few),
             to_output,
         )
         error += defect
@@ -55,13 +61,12 @@ def kernel_laws(net: MLP, x: np.ndarray) -> tuple[tuple[KernelLaw, ...], float]:
     return tuple(laws), error + abs(laws[-1].mass - 1.0)
 
 
-def _deviations(net: MLP, x: np.ndarray) -> np.ndarray:
-    """Standard deviation of log m over the neurons of layers 1 … L−1, at the kernel of infinite width; 0 if none."""
-    K = diagonal_flow(net, x[None, :], with_theta=False).K[:-1, 0]
+def _deviations(net: MLP, K: np.ndarray, resolution: Resolution) -> np.ndarray:
+    """Standard deviation of log m over the neurons of layers 1 … L−1, at the kernels of infinite width; 0 if none."""
     result = np.zeros(len(K))
     alive = K > 0.0
     if alive.any():
-        neuron = Neuron.at(net.activation, K[alive])
+        neuron = Neuron.at(net.activation, K[alive], resolution=resolution)
         spread = np.sqrt(neuron.variance / np.asarray(net.widths[1:-1])[alive])
         result[alive] = np.divide(spread, neuron.mean, out=np.zeros(len(spread)), where=neuron.mean > 0.0)
     return result
@@ -73,6 +78,7 @@ class _Steps:
 
     activation: Activation
     discrete: TwoValues | None
+    resolution: Resolution
     tables: dict[int, SumTable] = field(default_factory=dict)
     operators: dict[tuple, Operator] = field(default_factory=dict)
 
@@ -95,13 +101,13 @@ class _Steps:
         elif len(log_atoms):
             pieces += from_points(table, log_atoms, masses, h)
         floor = math.log(C_b / C_W) + FAINT if C_b else -math.inf if table.scale_free else TINY - math.log(C_W)
-        origin, weights, faint = _trimmed(*_combined(pieces, h), h, floor)
+        origin, weights, faint = _trimmed(*_combined(pieces, h), h, floor, self.resolution)
         atoms = {0.0: sum(piece.silent for piece in pieces) + faint}
         atoms[self._at_zero] = atoms.get(self._at_zero, 0.0) + float(law.masses[~alive].sum())
         kept = {m: mass for m, mass in atoms.items() if mass > LEAST_MASS}
         return KernelLaw(C_b, C_W, origin, h, weights, np.array([*kept]), np.array([*kept.values()])), table.error
 
-    @property
+    @cached_property
     def _at_zero(self) -> float:
         """m when Ĝ = 0: σ(0)², without fluctuation."""
         return float(evaluate(self.activation, 0, np.zeros(1))[0] ** 2)
@@ -114,7 +120,9 @@ class _Steps:
         if table is None or below or above:
             more = 0.0 if to_output else HEADROOM * (high - low)
             low, high = low - more * (1 + below), high + more * (1 + above)
-            table = self.tables[n] = SumTable.over(self.activation, n, low, high, law.log_median, table)
+            table = self.tables[n] = SumTable.over(
+                self.activation, n, low, high, law.log_median, table, self.resolution
+            )
             self.operators = {key: value for key, value in self.operators.items() if key[0] != n}
         return table
 
@@ -130,9 +138,10 @@ class _Steps:
 
 def _own_spacing(table: SumTable, to_output: bool) -> float:
     """The spacing that the rows need: their own, or a coarser one where they are smooth and well resolved."""
-    if table.n < SMOOTH_FROM or table.deviation < SEVERAL * table.rows.h:
+    if table.n < SMOOTH_FROM or table.deviation < table.resolution.several * table.rows.h:
         return table.rows.h
-    return spacing(table.deviation, 16 * table.rows.h, SEVERAL if to_output else FEW)
+    points = table.resolution.several if to_output else table.resolution.few
+    return spacing(table.deviation, 16 * table.rows.h, points)
 
 
 def _combined(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
@@ -145,11 +154,13 @@ def _combined(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
     return origin, total
 
 
-def _trimmed(origin: float, weights: np.ndarray, h: float, floor: float) -> tuple[float, np.ndarray, float]:
+def _trimmed(
+    origin: float, weights: np.ndarray, h: float, floor: float, resolution: Resolution
+) -> tuple[float, np.ndarray, float]:
     """Cut ends without weight; below the floor in log m, weights count as m = 0 and are returned as one mass."""
-    seen, below = np.nonzero(np.abs(weights) > TOP)[0], np.cumsum(np.abs(weights))
+    seen, below = np.nonzero(np.abs(weights) > resolution.top)[0], np.cumsum(np.abs(weights))
     if not len(seen):
         return origin, np.zeros(0), 0.0
-    low, high = int(np.searchsorted(below, LOWER * below[-1])), int(seen[-1]) + 1
+    low, high = int(np.searchsorted(below, resolution.lower * below[-1])), int(seen[-1]) + 1
     faint = int(np.clip(np.ceil((floor - origin) / h), low, high))
     return origin + faint * h, weights[faint:high], float(weights[low:faint].sum())

@@ -17,12 +17,12 @@ from scipy.fft import next_fast_len
 from scipy.interpolate import BSpline
 from scipy.ndimage import correlate1d
 
+from widthwise.flow.exact.resolution import FINE, Resolution
+
 ORDER = 12
 HALF = ORDER // 2
 #: Empty lattice points kept at both ends, so that no filter reaches over them.
 MARGIN = 2 * ORDER
-#: A row of a lattice starts where its cumulated weight reaches this, and stops where its weights stay below the other.
-LOWER, UPPER = 1e-24, 1e-40
 
 _SPLINE = BSpline.basis_element(np.arange(ORDER + 1) - HALF, extrapolate=False)
 
@@ -96,16 +96,13 @@ def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
     sum over d is a convolution, done by Fourier transform, and the one over i a product of two rows.
     """
     rows, size = u.shape
-    rise = np.log1p(np.exp(-h * np.arange(size))) / h
-    highest, lowest = int(rise[0]) + HALF, math.floor(rise[-1]) - HALF + 1
+    lowest, kernels = _rises(size, h)
     length = next_fast_len(2 * size, real=True)
-    result = np.zeros((rows, size + highest + MARGIN))
+    result = np.zeros((rows, size + lowest + len(kernels) - 1 + MARGIN))
     same = u is v
     u_hat = np.fft.rfft(u, length)
     v_hat = u_hat if same else np.fft.rfft(v, length)
-    for tau in range(lowest, highest + 1):
-        kernel = spline(rise - tau)
-        kernel_hat = np.fft.rfft(kernel, length)
+    for tau, (kernel, kernel_hat) in enumerate(zip(kernels, np.fft.rfft(kernels, length), strict=True), lowest):
         terms = u * np.fft.irfft(v_hat * kernel_hat, length)[:, :size]
         if same:
             terms = 2.0 * terms
@@ -119,12 +116,22 @@ def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
     return prefilter(result)
 
 
-def trim(weights: np.ndarray, first: int) -> tuple[np.ndarray, int]:
+def _rises(size: int, h: float) -> tuple[int, np.ndarray]:
+    """The least τ, and spline(log(1 + e^(−dh))/h − τ) for every τ and d (τ, d)."""
+    rise = np.log1p(np.exp(-h * np.arange(size))) / h
+    cell = np.floor(rise).astype(np.int64)
+    lowest = int(cell[-1]) - HALF + 1
+    kernels = np.zeros((int(cell[0]) + HALF - lowest + 1, size))
+    kernels[cell - lowest + np.arange(1 - HALF, HALF + 1)[:, None], np.arange(size)] = taps(rise - cell)
+    return lowest, kernels
+
+
+def trim(weights: np.ndarray, first: int, resolution: Resolution = FINE) -> tuple[np.ndarray, int]:
     """Cut the ends that carry nothing in any row; margins stay."""
     size = np.abs(weights)
     below = np.cumsum(size, axis=-1).max(axis=0)
-    low = int(np.searchsorted(below, LOWER))
-    above = np.nonzero(size.max(axis=0) > UPPER)[0]
+    low = int(np.searchsorted(below, resolution.lower))
+    above = np.nonzero(size.max(axis=0) > resolution.upper)[0]
     high = int(above[-1]) + 1 if len(above) else low + 1
     kept = weights[:, low:high]
     return np.pad(kept, ((0, 0), (MARGIN, MARGIN))), first + low - MARGIN

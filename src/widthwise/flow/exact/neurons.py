@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals
+from widthwise.flow.exact.resolution import FINE, Resolution
 from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, Source, panel_nodes, row_edges
 
-#: Values of log(Y / ⟨Y⟩) below this are moved up to it; one neuron alone keeps smaller ones.
-LOWEST, LOWEST_ALONE = -40.0, -80.0
-#: Panels to the octave near a zero of σ, in the octaves that are seen on the lattice, and how many those are.
-_FINE, _OCTAVES = 8, 8
-_NODES = 12
-_AROUND = np.concatenate([-(2.0 ** -np.arange(1.0, 20.0)), [0.0], 2.0 ** -np.arange(19.0, 0.0, -1.0)])
+#: Octaves near a zero of σ that are seen on the lattice.
+_OCTAVES = 8
+#: Octaves towards any other zero of σ, at most.
+_MOST_OCTAVES = 19.0
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,20 @@ class Neuron:
     silent: np.ndarray
 
     @classmethod
-    def at(cls, activation: Activation, g: np.ndarray, lowest: float = LOWEST) -> Neuron:
-        """Nodes for z ~ N(0, g), graded towards every zero of σ until Y/⟨Y⟩ falls below e^lowest."""
+    def at(cls, activation: Activation, g: np.ndarray, alone: bool = False, resolution: Resolution = FINE) -> Neuron:
+        """Nodes for z ~ N(0, g), graded towards every zero of σ until Y/⟨Y⟩ is below what the lattice sees."""
         std = np.sqrt(g)
+        lowest = resolution.lowest_alone if alone else resolution.lowest
         octaves = int(np.ceil(-lowest / np.log(4.0))) + 2
-        offsets = _graded(octaves)
-        fixed = np.concatenate([GAUSSIAN_EDGES, np.arange(-7.8, 7.81, 0.2), offsets, -offsets])
+        offsets = _graded(octaves, resolution.per_octave)
+        even = np.arange(-7.8, 7.81, resolution.panel)
+        fixed = np.concatenate([GAUSSIAN_EDGES, even, offsets, -offsets])
         sources = [Source(intervals(activation, (0,), REACH * float(std.max())), np.zeros(len(g)), std)]
-        for zero in _zeros(activation, REACH * float(std.max())):
-            sources.append(Source(zero + _AROUND, np.zeros(len(g)), std))
-        u, weights = panel_nodes(row_edges(sources, np.unique(fixed)), _NODES)
+        near = 2.0 ** -np.arange(1.0, min(_MOST_OCTAVES, octaves) + 1.0)
+        around = np.concatenate([-near, [0.0], near[::-1]])
+        for zero in _zeros(activation, 2.0 ** np.ceil(np.log2(REACH * float(std.max())))):
+            sources.append(Source(zero + around, np.zeros(len(g)), std))
+        u, weights = panel_nodes(row_edges(sources, np.unique(fixed)), resolution.nodes)
         y = evaluate(activation, 0, std[:, None] * u) ** 2
         weights = weights / weights.sum(axis=1, keepdims=True)
         return cls(y, weights, (weights * y).sum(axis=1), np.where(y == 0.0, weights, 0.0).sum(axis=1))
@@ -62,12 +66,13 @@ class Neuron:
         return np.stack([(self.weights * np.exp(-rate * scaled)).sum(axis=1) for rate in rates], axis=1)
 
 
-def _graded(octaves: int) -> np.ndarray:
+def _graded(octaves: int, per_octave: int) -> np.ndarray:
     """Edges from 1 down to 2^−octaves: many to the octave first, then one."""
-    fine = 2.0 ** (-np.arange(_FINE * _OCTAVES + 1) / _FINE)
+    fine = 2.0 ** (-np.arange(per_octave * _OCTAVES + 1) / per_octave)
     return np.concatenate([fine, 2.0 ** -np.arange(_OCTAVES + 1.0, octaves + 1.0)])
 
 
+@lru_cache(maxsize=64)
 def _zeros(activation: Activation, radius: float) -> list[float]:
     """Where σ changes sign, other than at z = 0."""
     edges = intervals(activation, (0,), radius)

@@ -14,10 +14,8 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.flow.exact.lattice import MARGIN, add, refine, spread, trim
-from widthwise.flow.exact.neurons import LOWEST, LOWEST_ALONE, Neuron
-
-#: Largest lattice spacing, and the number of spacings in one standard deviation of log S.
-COARSEST, PER_DEVIATION = 2.0**-5, 12.0
+from widthwise.flow.exact.neurons import Neuron
+from widthwise.flow.exact.resolution import FINE, Resolution
 
 
 @dataclass(frozen=True)
@@ -56,40 +54,43 @@ class Rows:
             rows = Rows(refine(rows.weights), 2 * rows.first, rows.h / 2, rows.silent)
         return rows
 
-    def plus(self, other: Rows) -> Rows:
+    def plus(self, other: Rows, resolution: Resolution) -> Rows:
         """Law of the sum of two independent sums."""
         first = min(self.first, other.first)
         size = max(rows.first + rows.weights.shape[1] for rows in (self, other)) - first
         u, v = self._placed(first, size), other._placed(first, size)
         total = add(u, u if other is self else v, self.h)
         total[:, :size] += self.silent[:, None] * v + other.silent[:, None] * u
-        return Rows(*trim(total, first), self.h, self.silent * other.silent)
+        return Rows(*trim(total, first, resolution), self.h, self.silent * other.silent)
 
     def _placed(self, first: int, size: int) -> np.ndarray:
         before = self.first - first
         return np.pad(self.weights, ((0, 0), (before, size - before - self.weights.shape[1])))
 
 
-def spacing(deviation: float, coarsest: float = COARSEST, points: float = PER_DEVIATION) -> float:
+def spacing(deviation: float, coarsest: float, points: float) -> float:
     """The largest power of two that puts enough lattice points into one standard deviation."""
     if deviation <= 0.0:
         return coarsest
     return min(coarsest, 2.0 ** math.floor(math.log2(deviation / points)))
 
 
-def sum_spacing(deviation: float, n: int) -> float:
+def sum_spacing(deviation: float, n: int, resolution: Resolution) -> float:
     """Lattice spacing of a sum of n neurons, from the deviation of one."""
-    return spacing(deviation / math.sqrt(n), spacing(deviation))
+    one = spacing(deviation, resolution.coarsest, resolution.per_deviation)
+    return spacing(deviation / math.sqrt(n), one, resolution.per_deviation)
 
 
-def sum_of_neurons(activation: Activation, g: np.ndarray, n: int, deviation: float) -> tuple[Rows, Neuron]:
+def sum_of_neurons(
+    activation: Activation, g: np.ndarray, n: int, deviation: float, resolution: Resolution = FINE
+) -> tuple[Rows, Neuron]:
     """Law of log S for every kernel in g, and the quadrature of one neuron that it comes from.
 
     `deviation` of one log Y sets the spacing; laws that are narrower than it are resolved less, but integrate
     smooth functions as well.
     """
-    neuron = Neuron.at(activation, g, LOWEST if n > 1 else LOWEST_ALONE)
-    one = _one(neuron, deviation, LOWEST if n > 1 else LOWEST_ALONE)
+    neuron = Neuron.at(activation, g, n == 1, resolution)
+    one = _one(neuron, deviation, n == 1, resolution)
     known = {1: one}
 
     def law(k: int) -> Rows:
@@ -97,19 +98,21 @@ def sum_of_neurons(activation: Activation, g: np.ndarray, n: int, deviation: flo
             low, high = law(k // 2), law(k - k // 2)
             h = min(low.h, high.h)
             low, high = (rows.refined(h) for rows in (low, high)) if high is not low else [low.refined(h)] * 2
-            known[k] = low.plus(high).refined(sum_spacing(deviation, k))
+            known[k] = low.plus(high, resolution).refined(sum_spacing(deviation, k, resolution))
         return known[k]
 
     return law(n).normalised(), neuron
 
 
-def _one(neuron: Neuron, deviation: float, lowest: float) -> Rows:
+def _one(neuron: Neuron, deviation: float, alone: bool, resolution: Resolution) -> Rows:
+    lowest = resolution.lowest_alone if alone else resolution.lowest
     weights = np.where(neuron.y == 0.0, 0.0, neuron.weights)
     with np.errstate(divide="ignore"):
         x = np.log(neuron.y / neuron.scale[:, None])
     seen = x[(weights > 0.0) & (x > lowest)]
     low, high = float(seen.min(initial=0.0)), float(seen.max(initial=0.0))
-    h = spacing(deviation)
+    h = sum_spacing(deviation, 1, resolution)
     first = math.floor(low / h) - MARGIN
     size = math.ceil(high / h) - first + MARGIN + 1
-    return Rows(*trim(spread(np.maximum(x, low), weights, h, first, size), first), h, neuron.silent)
+    lattice = spread(np.maximum(x, low), weights, h, first, size)
+    return Rows(*trim(lattice, first, resolution), h, neuron.silent)

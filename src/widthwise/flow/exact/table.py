@@ -17,10 +17,9 @@ from widthwise.activations import Activation
 from widthwise.flow.exact.gamma import known_sum, slopes_of
 from widthwise.flow.exact.lattice import HALF, ORDER, prefilter, taps
 from widthwise.flow.exact.neurons import Neuron
+from widthwise.flow.exact.resolution import FINE, Resolution
 from widthwise.flow.exact.sums import Rows, sum_of_neurons, sum_spacing
 
-#: Spacing of the kernels in log g; rows between them are interpolated through `ORDER` kernels.
-KERNEL_STEP = 0.125
 #: Kernels whose normalised laws differ less than this share one row.
 SAME_LAW = 1e-13
 RATES = np.array([0.3, 1.0, 3.0, 10.0, 30.0])
@@ -52,47 +51,57 @@ class SumTable:
     scale_free: bool
     deviation: float
     error: float
+    resolution: Resolution
 
     @classmethod
     def over(
-        cls, activation: Activation, n: int, low: float, high: float, typical: float, before: SumTable | None = None
+        cls,
+        activation: Activation,
+        n: int,
+        low: float,
+        high: float,
+        typical: float,
+        before: SumTable | None = None,
+        resolution: Resolution = FINE,
     ) -> SumTable:
         """A table for kernels between e^low and e^high, with the resolution that the typical one asks for.
 
         Rows of an earlier table `before` are used again where they have that resolution.
         """
         if slopes_of(activation) is not None or low == high:
-            return cls._single(activation, n, low)
-        log_g = KERNEL_STEP * np.arange(math.floor(low / KERNEL_STEP) - HALF, math.ceil(high / KERNEL_STEP) + HALF + 1)
-        every = Neuron.at(activation, np.exp(log_g))
+            return cls._single(activation, n, low, resolution)
+        step = resolution.kernel_step
+        log_g = step * np.arange(math.floor(low / step) - HALF, math.ceil(high / step) + HALF + 1)
+        every = Neuron.at(activation, np.exp(log_g), resolution=resolution)
         # kernels so small that σ vanishes wherever they reach have a row in common, and so have those with one law
         silent = min(int(np.count_nonzero(every.mean == 0.0)), len(log_g) - 1)
         shared = silent or _shared(every)
-        deviation = float(Neuron.at(activation, np.exp([typical])).deviation[0])
-        rows, error = _rows(activation, n, log_g[shared:], deviation, before)
+        deviation = float(Neuron.at(activation, np.exp([typical]), resolution=resolution).deviation[0])
+        rows, error = _rows(activation, n, log_g[shared:], deviation, before, resolution)
         if silent:
             rows, shared = rows.after_silence(), silent - 1
         log_mean = np.log(np.where(every.mean > 0.0, every.mean, every.scale[silent]))
-        table = cls(n, log_g, log_mean, rows, shared, False, deviation / math.sqrt(n), error)
+        table = cls(n, log_g, log_mean, rows, shared, False, deviation / math.sqrt(n), error, resolution)
         return table._checked_between(activation)
 
     @classmethod
-    def _single(cls, activation: Activation, n: int, log_g: float) -> SumTable:
+    def _single(cls, activation: Activation, n: int, log_g: float, resolution: Resolution) -> SumTable:
         scale_free = slopes_of(activation) is not None
         at = np.array([0.0 if scale_free else log_g])
-        neuron = Neuron.at(activation, np.exp(at))
+        neuron = Neuron.at(activation, np.exp(at), resolution=resolution)
         deviation = float(neuron.deviation[0])
         rows = known_sum(activation, n)
         if rows is None:
-            rows, neuron = sum_of_neurons(activation, np.exp(at), n, deviation)
+            rows, neuron = sum_of_neurons(activation, np.exp(at), n, deviation, resolution)
         error = _defect(rows, neuron, n)
-        return cls(n, at, np.log(neuron.scale), rows, 0, scale_free, deviation / math.sqrt(n), error)
+        scale = np.log(neuron.scale)
+        return cls(n, at, scale, rows, 0, scale_free, deviation / math.sqrt(n), error, resolution)
 
     def _checked_between(self, activation: Activation) -> SumTable:
         middle = 0.5 * (self.log_g[HALF : -HALF - 1] + self.log_g[HALF + 1 : -HALF])
         across = self._collapsed(_interpolation(self.log_g, middle))
         rows = Rows(across @ self.rows.weights, self.rows.first, self.rows.h, across @ self.rows.silent)
-        defect = _defect(rows, Neuron.at(activation, np.exp(middle)), self.n)
+        defect = _defect(rows, Neuron.at(activation, np.exp(middle), resolution=self.resolution), self.n)
         return replace(self, error=max(self.error, defect))
 
     def reaches(self, log_g: np.ndarray) -> np.ndarray:
@@ -149,17 +158,23 @@ def _read(filtered: np.ndarray, start: np.ndarray, step: float) -> np.ndarray:
 
 
 def _rows(
-    activation: Activation, n: int, log_g: np.ndarray, deviation: float, before: SumTable | None
+    activation: Activation,
+    n: int,
+    log_g: np.ndarray,
+    deviation: float,
+    before: SumTable | None,
+    resolution: Resolution,
 ) -> tuple[Rows, float]:
     """Rows at the kernels, made only where an earlier table does not have them, and their error."""
     index, error, old = {}, 0.0, None
-    if before is not None and len(before.log_g) > 1 and before.rows.h == sum_spacing(deviation, n):
-        steps = np.round(before.log_g[before.shared :] / KERNEL_STEP).astype(int)
+    spacing = resolution.kernel_step
+    if before is not None and len(before.log_g) > 1 and before.rows.h == sum_spacing(deviation, n, resolution):
+        steps = np.round(before.log_g[before.shared :] / spacing).astype(int)
         index, error, old = {int(step): k for k, step in enumerate(steps)}, before.error, before.rows
-    wanted = [int(step) for step in np.round(log_g / KERNEL_STEP)]
+    wanted = [int(step) for step in np.round(log_g / spacing)]
     missing = [step for step in wanted if step not in index]
     if missing:
-        rows, neuron = sum_of_neurons(activation, np.exp(KERNEL_STEP * np.array(missing)), n, deviation)
+        rows, neuron = sum_of_neurons(activation, np.exp(spacing * np.array(missing)), n, deviation, resolution)
         error = max(error, _defect(rows, neuron, n))
         index |= {step: len(index) + k for k, step in enumerate(missing)}
         old = rows if old is None else old.joined(rows)
