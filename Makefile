@@ -49,6 +49,9 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/measure.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/criticality.py
+	$(BIN)/python benchmarks/predict.py --sizes 8 16 32
+	$(BIN)/python benchmarks/linear_regions.py --large
+	$(BIN)/python benchmarks/explorer.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown.extensions.toc import slugify
 
 from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.main import main
@@ -84,6 +85,61 @@ def test_commands_in_the_readme_are_targets_of_the_makefile():
     named = set(re.findall(r"^make (\S+)", readme, flags=re.M))
     assert {"demo", "test"} <= named
     assert all(re.search(rf"^{target}:", makefile, flags=re.M) for target in named)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the site makes them."""
+    outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ +(.*)$", outside_code, flags=re.M)
+    return {slugify(re.sub(r"[`*]|\[|\]\(.*?\)", "", title), "-") for title in titles}
+
+
+def links(text: str) -> list[str]:
+    """Targets of links and images, other than web addresses, outside of code."""
+    prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    found = re.findall(r"\]\(([^)\s]+)[^)]*\)", prose)
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    wrong = []
+    for target in links(text):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_and_their_anchors_lead_somewhere(page):
+    assert broken_links(page, page.read_text()) == []
+
+
+def test_a_wrong_link_and_a_wrong_anchor_are_found():
+    text = "[a](start.md) [b](nothere.md) [c](theory.md#nothere) [d](theory.md#2-infinite-width) `[e](code.md)`"
+    assert broken_links(ROOT / "docs" / "index.md", text) == ["nothere.md", "theory.md#nothere"]
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
+    named = set(re.findall(r"([\w/-]+\.md)", navigation))
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+
+
+def test_files_that_pages_name_exist():
+    for page in PAGES:
+        for name in re.findall(r"`((?:docs|benchmarks|examples|src|tests)/[\w./-]+)`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_commands_stand_in_blocks_that_are_run():
+    """In a block of another kind a command would not be; only what needs other machines may stand in a text block."""
+    for page in PAGES:
+        for language in ("", "bash", "sh", "shell", "text"):
+            for line in "".join(blocks(page, language)).splitlines():
+                words = line.removeprefix("$ ").split()
+                assert words[:1] != ["widthwise"] or "tcp://" in line, f"{page.name}: {line}"
 
 
 def test_the_site_builds_without_warnings(tmp_path):

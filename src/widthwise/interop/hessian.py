@@ -49,7 +49,9 @@ def hessian_spectrum(
     >>> round(float(ds["node"].max()), 9), round(float(ds["ntk"][0]), 9)
     (6.0, 6.0)
     """
-    decomp = need("matfree.decomp", "interop", "hessian_spectrum")
+    need("matfree.decomp", "interop", "hessian_spectrum")
+    from widthwise.labs.tools.spectra import hessian_product, lanczos_density
+
     layers, net, X = load_model(model, X, net)
     y = check_targets(y, len(X), net.widths[-1], "y")
     count, probes = parameter_count(net), check_integer("probes", probes, 1)
@@ -61,36 +63,19 @@ def hessian_spectrum(
     def loss(shift):
         return 0.5 * jnp.sum((outputs(net, unravel(flat + roots * shift), X) - y.T) ** 2)
 
-    origin = jnp.zeros(count)
-    lanczos = decomp.tridiag_sym(steps, custom_vjp=False)
-
-    @jax.jit
-    def run(key):
-        start = jax.random.normal(key, (count,))
-        return lanczos(lambda v: jax.jvp(jax.grad(loss), (origin,), (v,))[1], start / jnp.linalg.norm(start)).J_small
-
-    keys = jax.random.split(jax.random.key(check_integer("seed", seed, 0)), probes)
-    found = [_nodes(np.asarray(run(key))) for key in keys]
+    rule = lanczos_density(
+        hessian_product(loss, jnp.zeros(count)),
+        count,
+        steps=steps,
+        probes=probes,
+        key=jax.random.key(check_integer("seed", seed, 0)),
+    )
     variables = {
-        "node": (("probe", "step"), np.stack([values for values, _ in found])),
-        "weight": (("probe", "step"), np.stack([weights for _, weights in found])),
+        "node": (("probe", "step"), rule.node),
+        "weight": (("probe", "step"), rule.weight),
         **_modes(net, layers, X),
     }
     return label(variables, net, kind="hessian_spectrum", parameters=count, steps=steps, seed=seed)
-
-
-def _nodes(tridiagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and squared first components, up to where the iteration has exhausted its space.
-
-    What comes after that has no weight, and repeats the largest node.
-    """
-    beside = np.diag(tridiagonal, 1)
-    scale = np.nanmax(np.abs(tridiagonal[:2, :2]))
-    ends = np.flatnonzero(~(beside > 1e-10 * scale))
-    kept = len(tridiagonal) if not len(ends) else int(ends[0]) + 1
-    values, vectors = np.linalg.eigh(tridiagonal[:kept, :kept])
-    left = len(tridiagonal) - kept
-    return np.pad(values, (0, left), mode="edge"), np.pad(vectors[0] ** 2, (0, left))
 
 
 def _modes(net: MLP, layers: Any, X: np.ndarray) -> dict[str, Any]:

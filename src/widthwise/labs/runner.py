@@ -20,6 +20,26 @@ from widthwise.text import text_table
 #: Name of every lab, and the file that holds it.
 LABS = {
     "nngp-limit": "nngp_limit",
+    "learning-rate": "learning_rate",
+    "kernels": "kernels",
+    "ntk-convergence": "ntk_convergence",
+    "lazy-vs-rich": "lazy_vs_rich",
+    "hessian": "hessian",
+    "neural-collapse": "neural_collapse",
+    "edge-of-stability": "edge_of_stability",
+    "catapult": "catapult",
+    "quadratic-model": "quadratic_model",
+    "implicit-bias-diagonal": "implicit_bias_diagonal",
+    "max-margin": "max_margin",
+    "sgd-fluctuation": "sgd_fluctuation",
+    "entropic-force": "entropic_force",
+    "entropy-widths": "entropy_widths",
+    "generalisation": "generalisation",
+    "relu-paths": "relu_paths",
+    "linear-regions": "linear_regions",
+    "deep-linear": "deep_linear_products",
+    "bayesian-interpolation": "bayesian_interpolation",
+    "marchenko-pastur": "marchenko_pastur",
 }
 #: A claim holds within this many standard errors; a wrong prediction is rejected beyond that many.
 HOLDS, REJECTED = 4.0, 5.0

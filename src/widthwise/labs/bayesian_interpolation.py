@@ -1,0 +1,185 @@
+"""Bayesian inference with deep linear networks: closed forms against importance sampling over real weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
+from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.network import MLP
+from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.special.bayesian_interpolation import Interpolation, bayesian_interpolation, interpolation_scale_limit
+
+FEATURES, HIDDEN = 6, 3
+X = np.array([[1.0, 0.4, -0.8, 0.2, 0.0, 0.5], [-0.3, 1.2, 0.5, 0.0, -0.7, 0.1], [0.6, -0.2, 0.9, 1.1, 0.3, -0.4]])
+Y = np.array([1.5, -0.9, 1.1])
+NETWORKS, BLOCKS = 40_000, 40
+#: Many data in wide layers, where the posterior scale concentrates: points per unit of size, and the effective depth.
+POINTS_PER_SIZE, WIDTH_PER_POINT = 4, 50
+LARGE_DEPTH = 50.0
+
+
+def network(width: int, hidden: int = HIDDEN) -> MLP:
+    return MLP([FEATURES, *[width] * hidden, 1], "linear")
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _weights_and_predictions(net: MLP, seed, start, count: int, inputs):
+    """p(y | hidden weights), and the mean and second moments of the outputs at the tests given them and the data.
+
+    The last layer's weights are integrated, those of all hidden layers are drawn: the closed form does the opposite.
+    """
+    P = len(Y)
+
+    def one(index):
+        layers = sample_parameters(net, network_key(seed, index))
+        G = conditional_kernel(net, forward(net, layers, inputs)[0])
+        cholesky = jnp.linalg.cholesky(G[:P, :P])
+        white = jax.scipy.linalg.solve_triangular(
+            cholesky, jnp.concatenate([jnp.asarray(Y)[:, None], G[:P, P:]], 1), lower=True
+        )
+        log_weight = (
+            -0.5 * jnp.sum(white[:, 0] ** 2) - jnp.sum(jnp.log(jnp.diag(cholesky))) - 0.5 * P * math.log(2 * math.pi)
+        )
+        mean = white[:, 1:].T @ white[:, 0]
+        return jnp.exp(log_weight), mean, mean**2 + jnp.diag(G)[P:] - jnp.sum(white[:, 1:] ** 2, axis=0)
+
+    return jax.vmap(one)(start + jnp.arange(count))  # fmt: skip
+
+
+def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[float, float]:
+    """Ratio of means over blocks, and its standard error to first order."""
+    ratio = numerators.mean() / denominators.mean()
+    scatter = np.std(numerators - ratio * denominators, ddof=1) / math.sqrt(len(numerators))
+    return float(ratio), float(scatter / denominators.mean())
+
+
+def experiment(width: int, seed: int) -> Outcome:
+    fit = bayesian_interpolation(network(width), X, Y)
+    # one test input in the span of the data and off it, then directions off the span
+    off = np.linalg.svd(X)[2][len(X) :]
+    tests = np.concatenate([[X[0] + X[1] + off[0]], off])
+    size, blocks = NETWORKS // BLOCKS, []
+    inputs = jnp.asarray(np.concatenate([X, tests]))
+    for block in range(BLOCKS):
+        weights, means, squares = _weights_and_predictions(network(width), seed, block * size, size, inputs)
+        weighted = weights @ means, weights @ squares
+        blocks.append([weights.mean(), weighted[0][0] / size, weighted[1][1:].sum() / size])
+    evidence, mean, norm_squared = np.array(blocks).T
+    relative = np.std(evidence, ddof=1) / math.sqrt(BLOCKS) / evidence.mean()
+    wide, shallow = (_others(width, kind) for kind in ("wide", "shallow"))
+    predicted = len(off) * fit.scale_moment(1.0)
+    claims = (
+        Claim(
+            "log evidence",
+            fit.log_evidence,
+            math.log(evidence.mean()),
+            relative,
+            wrong={"infinite width": wide.log_evidence, "two layers fewer": shallow.log_evidence},
+        ),
+        Claim(
+            "predictive mean",
+            float(fit.predict(tests)[0][0]),
+            *_ratio(mean, evidence),
+            wrong={"the prior's": 0.0, "half the least-norm interpolant": 0.5 * float(fit.predict(tests)[0][0])},
+        ),
+        Claim(
+            "E |θ_⊥|² given the data",
+            predicted,
+            *_ratio(norm_squared, evidence),
+            wrong={
+                "infinite width": len(off) * wide.scale_moment(1.0),
+                "the prior's": len(off) * fit.prior_scale,
+                "two layers fewer": len(off) * shallow.scale_moment(1.0),
+            },
+        ),
+        _deep_claim(width, seed),
+    )
+    return Outcome(claims, _effective_depths() if seed == 0 else {})
+
+
+def _others(width: int, kind: str) -> Interpolation:
+    return bayesian_interpolation(network(10**9) if kind == "wide" else network(width, HIDDEN - 2), X, Y)
+
+
+def _deep_claim(size: int, seed: int) -> Claim:
+    """E[S | data]/ν of a network with C_W = 1 and a large effective depth, by the closed form, against its limit."""
+    P = POINTS_PER_SIZE * size
+    fit = _synthetic(P, LARGE_DEPTH, seed)
+    nu = fit.radius_squared / P
+    limit = interpolation_scale_limit(fit.prior_scale, nu, fit.effective_depth)
+    return Claim(
+        "E S/ν at effective depth 50",
+        limit / nu,
+        fit.scale_moment(1.0) / nu,
+        1.5 / P,  # the limit leaves out terms of order 1/P
+        wrong={"the prior's": fit.prior_scale / nu},
+        exact=True,
+    )
+
+
+def _synthetic(P: int, effective_depth: float, seed: int) -> Interpolation:
+    """P points in 2P dimensions with targets of size three, layers 50 times as wide as there are points, C_W = 1."""
+    rng = np.random.default_rng(seed)
+    width = WIDTH_PER_POINT * P
+    hidden = max(1, round(effective_depth * width / P))
+    net = MLP([2 * P, *[width] * hidden, 1], "linear")
+    return bayesian_interpolation(net, rng.normal(size=(P, 2 * P)), 3.0 * rng.normal(size=P))
+
+
+def _effective_depths() -> dict[str, Any]:
+    """E S/ν over effective depths for two numbers of points, and the limit."""
+    depths = np.geomspace(0.02, 100.0, 12)
+    curves: dict[str, Any] = {}
+    for P in (10, 100):
+        fits = [_synthetic(P, depth, 0) for depth in depths]
+        nu = fits[0].radius_squared / P
+        curves[f"P = {P}"] = [[fit.effective_depth for fit in fits], [fit.scale_moment(1.0) / nu for fit in fits]]
+        grid = np.geomspace(0.02, 100.0, 200)
+        curves[f"limit, P = {P}"] = [grid, [interpolation_scale_limit(fits[0].prior_scale, nu, d) / nu for d in grid]]
+    return curves
+
+
+def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    left, right = figure.subplots(1, 2)
+    sizes = list(outcomes)
+    rho = np.linspace(0.02, 4.0, 120)
+    for number, size in enumerate([*sizes, 10**9]):
+        fit = bayesian_interpolation(network(size), X, Y)
+        style = {"color": COLOURS[number % 4], "linestyle": LINES[number % 4]}
+        left.plot(rho, fit.norm_density(rho), label=f"n = {size}" if size < 10**9 else "n = ∞", **style)
+    left.set(xlabel=r"$|\theta_\perp|$", ylabel="posterior density", title="the part of θ that the data do not fix")
+    left.legend()
+    curves = outcomes[sizes[0]][0].curves
+    for number, P in enumerate((10, 100)):
+        right.plot(*curves[f"limit, P = {P}"], color=COLOURS[number], linestyle=LINES[number], label=f"limit, P = {P}")
+        right.plot(
+            *curves[f"P = {P}"], color=COLOURS[number], marker=MARKERS[number], linestyle="none", label=f"P = {P}"
+        )
+    right.axhline(1.0, color=COLOURS[3], linewidth=0.8)
+    right.set(xscale="log", xlabel=r"effective depth $P\,\Sigma 1/n_l$", ylabel=r"$\mathbf{E}[S\,|\,data]\;/\;\nu$",
+              title="deep networks find the best prior variance ν")  # fmt: skip
+    right.legend(loc="lower right")
+
+
+LAB = Lab(
+    name="bayesian-interpolation",
+    title="deep linear networks infer their own prior scale",
+    statement=(
+        "Without noise, evidence and posterior of a deep linear network are Meijer G-functions of |θ_*|², the "
+        "squared norm of the least-norm interpolant: the predictive mean is θ_*·x, the variance E[S | data]|x_⊥|². "
+        "For many data the effective depth P Σ 1/n_l decides: with C_W = 1 it takes S from the prior's value to ν "
+        "= |θ_*|²/P, the variance of greatest evidence (theory §10)."
+    ),
+    experiment=experiment,
+    sizes=(6, 12, 24),
+    quick_sizes=(6, 12),
+    draw=draw,
+)

@@ -1,0 +1,261 @@
+"""One datum, one hidden layer, a large step: the loss climbs to order m, the curvature falls, and descent converges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.experiments.sampler import forward, tangent_kernel
+from widthwise.experiments.training.tangent import added, gradient, scaled
+from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.tools.units import ensemble
+from widthwise.network import MLP
+from widthwise.plots.style import COLOURS, marks
+from widthwise.special.catapult import catapult_orbit
+
+X = np.array([[1.0, -0.5, 0.8]])
+TARGET = 0.7
+#: η = FACTOR/λ_0 for the laws in m; a few networks are run with each of FACTORS.
+FACTOR, FACTORS = 2.5, np.array([0.5, 1.0, 1.5, 1.9, 2.2, 2.5, 2.8, 3.0, 3.1, 3.4, 3.7, 3.95, 4.2, 5.0, 6.0, 8.0])
+WIDER, NETWORKS, FEW = 4, 300, 8
+SETTLED, DIVERGED = 1e-2, 1e6
+STEPS = 100
+
+
+def network(width: int, activation: str) -> MLP:
+    """z = Σ_j V_j σ(W_j·x), the NTK parameterisation of variance one, no biases."""
+    return MLP([X.shape[1], width, 1], activation, C_W=1.0, lambda_b=0.0)
+
+
+def coupling(width: int) -> float:
+    """c = ‖x‖²/(m d)."""
+    return float((X**2).sum()) / (width * X.shape[1])
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _descend(net: MLP, networks, factors, target, steps: int):
+    """Networks under η = factor/λ_0, factors (runs, networks).
+
+    Residuals and ηλ before each step (runs, networks, steps), λ_0, and the share of neurons that are on at the end.
+    """
+    at = jnp.full((1, 1), target)
+
+    def curvature(layers):
+        return tangent_kernel(net, layers, *forward(net, layers, X))[0, 0]
+
+    def one(factor, layers):
+        start = curvature(layers)
+
+        def step(now, _):
+            slope, error = gradient(net, now, X, at)
+            return added(now, scaled(net, slope), -factor / start), (error[0, 0], factor * curvature(now) / start)
+
+        end, (residuals, bends) = jax.lax.scan(step, layers, None, length=steps)
+        return residuals, bends, start, jnp.mean(X @ end[0].W.T > 0.0)
+
+    return jax.vmap(jax.vmap(one), (0, None))(factors, networks)
+
+
+def descend(net: MLP, networks: Any, factors: np.ndarray, target: float, steps: int) -> list[np.ndarray]:
+    return [np.asarray(part) for part in _descend(net, networks, jnp.asarray(factors), target, steps)]
+
+
+def _boundary(net: MLP, networks: Any, beyond: Any, rounds: int) -> np.ndarray:
+    """ηλ_0 of each network above which its residuals are `beyond`, within 8/15^rounds; target zero."""
+    low, high = np.ones(FEW), np.full(FEW, 9.0)
+    for _ in range(rounds):
+        factors = np.linspace(low, high, len(FACTORS))
+        first = np.argmax(beyond(descend(net, networks, factors, 0.0, STEPS)[0]), axis=0)
+        low, high = factors[first - 1, range(FEW)], factors[first, range(FEW)]
+    return high
+
+
+def _exact_claims(width: int, networks: Any, sweep: list[np.ndarray]) -> tuple[Claim, ...]:
+    """A linear hidden layer follows the map, and changes phase where the map does."""
+    net, c = network(width, "linear"), coupling(width)
+    residuals, bends, start, _ = (part[FACTORS == 3.0][0] for part in sweep)
+
+    def curvature(c, target):
+        orbit = catapult_orbit(residuals[:, 0], start, 3.0 / start, c, target, steps=4)
+        return float(np.mean(3.0 / start * orbit.curvature[-1]))
+
+    onset = _boundary(net, networks, lambda r: np.abs(r[..., 1]) > np.abs(r[..., 0]), 5)
+    last = _boundary(net, networks, _diverged, 3)
+    # κ = 2 + κ² c z²/λ_0², of which the smaller root
+    bend = c * (residuals[:, 0] + TARGET) ** 2 / start**2
+    expected = (1.0 - np.sqrt(1.0 - 8.0 * bend)) / (2.0 * bend)
+    return (
+        Claim(
+            "linear layer: ηλ after four steps",
+            curvature(c, TARGET),
+            float(bends[:, 4].mean()),
+            1e-11,
+            exact=True,
+            wrong={"c without 1/d": curvature(c * X.shape[1], TARGET), "4z/r set to 4": curvature(c, 0.0)},
+        ),
+        Claim(
+            "linear layer: ηλ_0 where the first step raises the loss",
+            float(expected.mean()),
+            float(onset.mean()),
+            1e-5,
+            exact=True,
+            wrong={"2 at every width": 2.0},
+        ),
+        Claim(
+            "linear layer: ηλ_0 where descent diverges",
+            4.0,
+            float(last.mean()),
+            5e-3,
+            exact=True,
+            wrong={"2/λ_0": 2.0, "12/λ_0": 12.0},
+        ),
+    )
+
+
+def _diverged(residuals: np.ndarray) -> np.ndarray:
+    return ~(np.abs(residuals[..., -1]) < DIVERGED)
+
+
+def experiment(width: int, seed: int) -> Outcome:
+    peaks, times, settled, rates = [], [], [], []
+    for number, neurons in enumerate((width, WIDER * width)):
+        net = network(neurons, "relu")
+        networks = ensemble(net, 2 * seed + number, NETWORKS)
+        if not number:
+            few = jax.tree.map(lambda part: part[:FEW], networks)
+        found = descend(net, networks, np.full((1, NETWORKS), FACTOR), 0.0, 60)
+        size = np.abs(found[0][0])
+        peaks.append(np.log(size.max(axis=1)))
+        times.append(size.argmax(axis=1))
+        settled.append(size.shape[1] - (size[:, ::-1] > SETTLED).argmax(axis=1))
+        rates.append(float(np.mean(-1.0 / np.log(np.abs(1.0 - found[1][0, :, -1])))))
+    half, up = 0.5 * math.log(WIDER), 1.0 / math.log(FACTOR - 1.0)
+    factors = np.broadcast_to(FACTORS[:, None], (len(FACTORS), FEW))
+    linear, relu = (descend(network(width, name), few, factors, TARGET, STEPS) for name in ("linear", "relu"))
+    claims = (
+        *_exact_claims(width, few, linear),
+        Claim(
+            f"ReLU: log of the largest residual, m to {WIDER}m",
+            half,
+            *_difference(peaks),
+            wrong={"does not grow": 0.0, "grows like m": 2 * half},
+        ),
+        Claim(
+            f"ReLU: steps to the largest residual, m to {WIDER}m",
+            half * up,
+            *_difference(times),
+            wrong={"does not depend on m": 0.0, "log m instead of log √m": 2 * half * up},
+        ),
+        Claim(
+            f"ReLU: steps until settled, m to {WIDER}m",
+            half * (up + rates[1]),
+            *_difference(settled),
+            wrong={"the climb alone": half * up, "does not depend on m": 0.0},
+        ),
+        Claim(
+            "ReLU at η = 8/λ_0: share of networks that diverge",
+            0.0,
+            float(_diverged(relu[0][-1]).mean()),
+            0.01,
+            exact=True,
+            wrong={"all, as the map": 1.0},
+        ),
+    )
+    curves = {"peak": peaks[0], "settled": settled[0], "linear": linear, "relu": relu}
+    return Outcome(claims, curves)
+
+
+def _difference(samples: list[np.ndarray]) -> tuple[float, float]:
+    """Mean of the second sample less that of the first, and its standard error."""
+    (first, one), (second, two) = map(mean_and_error, samples)
+    return second - first, math.hypot(one, two)
+
+
+def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    figure.set_size_inches(10.0, 3.6)
+    left, middle, right = figure.subplots(1, 3)
+    _draw_regions(left, outcomes)
+    _draw_ends(middle, outcomes)
+    sizes = np.array(list(outcomes))
+    for number, (name, label) in enumerate([("peak", r"largest $|r|$"), ("settled", "steps until settled")]):
+        values = [np.concatenate([o.curves[name] for o in outcomes[size]]) for size in sizes]
+        if name == "peak":
+            means = np.array([np.exp(v.mean()) for v in values])
+            right.plot(
+                sizes, means[0] * np.sqrt(sizes / sizes[0]), color=COLOURS[0], linewidth=0.8, label=r"$\sqrt{m}$"
+            )
+        else:
+            means = np.array([v.mean() for v in values])
+            claim = next(c for c in outcomes[sizes[0]][0].claims if "settled" in c.what)
+            slope = claim.predicted / math.log(WIDER)
+            line = means[0] + slope * np.log(sizes / sizes[0])
+            right.plot(sizes, line, color=COLOURS[1], linewidth=0.8, linestyle="--", label=r"$\propto\log m$")
+        right.plot(sizes, means, **marks(number), label=label)
+    right.set(xscale="log", yscale="log", xlabel="neurons $m$", title=rf"ReLU, $\eta={FACTOR}/\lambda_0$")
+    right.set_xticks(sizes, sizes)
+    right.minorticks_off()
+    right.set_yticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
+    right.legend()
+
+
+def _draw_regions(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    """Phases of the map in the plane of ηλ_0 and η√c|r_0|, and the networks that were run."""
+    k, s = np.meshgrid(np.linspace(0.05, 5.0, 199), np.geomspace(1e-3, 2.5, 160))
+    orbit = catapult_orbit(s, k, 1.0, 1.0, steps=300)
+    bounded = np.abs(orbit.residual[-1]) < DIVERGED
+    raised = np.abs(orbit.residual[1]) > np.abs(orbit.residual[0])
+    phase = np.where(2 * s > k, np.nan, np.where(~bounded, 2.0, raised * 1.0))
+    axis.contourf(k, s, phase, levels=[-0.5, 0.5, 1.5, 2.5], colors=["#dfe8ef", "#f3d9cb", "#d9d9d9"])
+    for number, size in enumerate(list(outcomes)[:3]):
+        residuals, _, start, _ = outcomes[size][0].curves["linear"]
+        at = np.broadcast_to(FACTORS[:, None], start.shape)
+        place = at / start * math.sqrt(coupling(size)) * np.abs(residuals[..., 0])
+        out, shown = _diverged(residuals), at < 5.0
+        axis.scatter(at[shown & ~out], place[shown & ~out], s=5, color=COLOURS[number], label=f"$m={size}$")
+        axis.scatter(at[shown & out], place[shown & out], s=9, color=COLOURS[number], marker="x", linewidth=0.7)
+    for x, text in ((1.0, "lazy"), (3.0, "catapult"), (4.5, "diverges")):
+        axis.text(x, 0.0013, text, ha="center")
+    axis.text(0.1, 1.2, r"$2\eta\sqrt{c}|r|>\eta\lambda$:" + "\nno network", fontsize=7)
+    axis.set(yscale="log", ylim=(1e-3, None), xlabel=r"$\eta\lambda_0$", ylabel=r"$\eta\sqrt{c}\,|r_0|$")
+    axis.set_title("the map; linear networks")
+    axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88), fontsize=7, handletextpad=0.1)
+
+
+def _draw_ends(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    size = list(outcomes)[-1]
+    for number, activation in enumerate(("linear", "relu")):
+        ends = np.concatenate([o.curves[activation][1][..., -1] for o in outcomes[size]], axis=1)
+        kept = ~np.concatenate([_diverged(o.curves[activation][0]) for o in outcomes[size]], axis=1).any(axis=1)
+        mean, spread = ends[kept].mean(axis=1), ends[kept].std(axis=1)
+        axis.errorbar(FACTORS[kept], mean, spread, capsize=2, **marks(number), label=f"{activation} layer")
+    axis.plot([0.0, 2.0], [0.0, 2.0], color="black", linewidth=0.8)
+    for boundary in (2.0, 4.0):
+        axis.axvline(boundary, color="black", linewidth=0.6, linestyle=":")
+    on = np.concatenate([o.curves["relu"][3] for o in outcomes[size]], axis=1).mean(axis=1)
+    axis.plot(FACTORS, on, color=COLOURS[2], linestyle="-.", label="share of ReLU neurons on")
+    axis.set(xlabel=r"$\eta\lambda_0$", ylabel=r"$\eta\lambda$ at the end", title=f"where descent ends, $m={size}$")
+    axis.legend(fontsize=7)
+
+
+LAB = Lab(
+    name="catapult",
+    title="a step beyond 2/λ_0 throws the loss up to order m and lands where the curvature is smaller",
+    statement=(
+        "For one datum and one hidden layer of m neurons, gradient descent is a map of the residual r = z − y and the "
+        "curvature λ: r' = r[1 − ηλ + cη²zr], λ' = λ + cηr²[ηλ − 4z/r], c = ‖x‖²/(md) (theory §10). Below ηλ_0 = 2 + "
+        "cη²z² descent is lazy; up to ηλ_0 = 4 the residual climbs to order √m in ½ log m/log(ηλ_0 − 1) steps, λ "
+        "falls and descent converges; above, it diverges. A linear layer follows the map exactly, and a ReLU layer as "
+        "long as no neuron changes side. When r is of order √m, neurons do: the laws in m stay, but a ReLU layer loses "
+        "neurons instead of diverging at 4/λ_0."
+    ),
+    experiment=experiment,
+    sizes=(512, 2048, 8192),
+    quick_sizes=(512, 1024),
+    draw=draw,
+)

@@ -1,0 +1,186 @@
+"""Kernel and features during training: they stand still in NTK scaling, and move at any width in mean-field scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.experiments.sampler import forward, network_key, sample_parameters
+from widthwise.experiments.training.tangent import added, gradient, kernel, outputs, scaled, tangent
+from widthwise.gaussian import expectation
+from widthwise.inference.observables.labelled import trained_kernel
+from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.labs.tools.widths import extrapolated
+from widthwise.network import MLP, GradientDescent
+from widthwise.plots.style import marks, style
+from widthwise.results import theory
+
+X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
+#: Steps of full-batch descent; NTK and mean-field rates.
+STEPS, RATE, RICH_RATE = 60, 0.3, 0.08
+NETWORKS, NODES = 3600, 64
+
+
+def lazy_network(width: int) -> MLP:
+    return MLP([2, width, 1], "tanh", C_b=0.1, C_W=2.0, lambda_b=0.2)
+
+
+def rich_network(width: int) -> MLP:
+    """Mean-field scaling: the output is a mean over neurons, not a sum over √n."""
+    return MLP.mup([2, width, 1], "tanh", C_W=2.0, learning_rate=RICH_RATE)
+
+
+class Moved(NamedTuple):
+    """Ĥ before and after training, the mean square change of an activation, and what is left of z − y: (networks,)."""
+
+    before: Any
+    after: Any
+    features: Any
+    left: Any
+
+
+@partial(jax.jit, static_argnums=0)
+def _train(net: MLP, seed, rate) -> Moved:
+    inputs, y = jnp.asarray(X), jnp.asarray(Y)
+
+    def one(index):
+        start = sample_parameters(net, network_key(seed, index))
+
+        def step(_, layers):
+            return added(layers, scaled(net, gradient(net, layers, inputs, y)[0]), -rate)
+
+        end = jax.lax.fori_loop(0, STEPS, step, start)
+        before, after = (kernel(tangent(net, layers, inputs))[0, 0, 0, 0] for layers in (start, end))
+        features = [forward(net, layers, inputs)[0][-1] for layers in (start, end)]
+        moved = jnp.mean((features[1] - features[0]) ** 2)
+        return Moved(before, after, moved, outputs(net, end, inputs)[0, 0] - y[0, 0])
+
+    return jax.vmap(one)(jnp.arange(NETWORKS))
+
+
+def feature_motion() -> float:
+    """Σ_j (Δσ_j)² in NTK scaling at infinite width: C_W Θ_1² ⟨σ'⁴⟩ (y² + K)/Θ², Θ_1 and ⟨⟩ at the hidden layer.
+
+    A preactivation moves by −Θ_1 W_j σ'_j ε/Θ, and W_j² is C_W/n on average.
+
+    >>> round(feature_motion(), 4)
+    0.7838
+    """
+    net = lazy_network(1)
+    th = theory(net, X, order=0)
+    (K_1, K), (Theta_1, Theta) = (th[name].values.reshape(2) for name in ("K", "Theta"))
+    slope = net.activation.derivative(1)
+    fourth = float(expectation(lambda z: slope(z) ** 2, K_1).value)
+    return float(net.C_W[1] * Theta_1**2 * fourth * (Y.item() ** 2 + K) / Theta**2)
+
+
+def mean_field() -> Moved:
+    """Infinite width in mean-field scaling: descent on the distribution of (a, h), by Gauss–Hermite quadrature.
+
+    z = b + ⟨a σ(h)⟩, and a step is a → a − ηεσ, h → h − η(1 + x·x)εaσ', b → b − ηε.
+
+    >>> limit = mean_field()
+    >>> round(limit.after / limit.before, 4), bool(abs(limit.left) < 1e-3)
+    (0.6214, True)
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    weights = np.outer(weights, weights) / (2.0 * np.pi)
+    net = rich_network(2)
+    square = float(X[0] @ X[0])
+    a = np.sqrt(net.C_W[0]) * nodes[:, None] + np.zeros((1, NODES))
+    h = np.sqrt(net.C_W[0] * square / X.shape[1]) * nodes + np.zeros((NODES, 1))
+    sigma, slope = net.activation.derivative(0), net.activation.derivative(1)
+    start, b = np.asarray(sigma(h)), 0.0
+
+    def kernel_of(a, h):
+        return RICH_RATE * (1.0 + np.sum(weights * (sigma(h) ** 2 + (1.0 + square) * (a * slope(h)) ** 2)))
+
+    before = kernel_of(a, h)
+    for _ in range(STEPS):
+        move = RICH_RATE * (b + np.sum(weights * a * sigma(h)) - Y.item())
+        a, h, b = a - move * sigma(h), h - move * (1.0 + square) * a * slope(h), b - move
+    left = b + np.sum(weights * a * sigma(h)) - Y.item()
+    moved = np.sum(weights * (sigma(h) - start) ** 2)
+    return Moved(*map(float, (before, kernel_of(a, h), moved, left)))
+
+
+def experiment(width: int, seed: int) -> Outcome:
+    widths = (width, 2 * width)
+    lazy = [Moved(*map(np.asarray, _train(lazy_network(n), seed, RATE))) for n in widths]
+    rich = [Moved(*map(np.asarray, _train(rich_network(n), seed, 1.0))) for n in widths]
+    change = trained_kernel(lazy_network(width), X, Y, X, GradientDescent(RATE))["change1"].values.item()
+    motion, limit = feature_motion(), mean_field()
+    ratio = limit.after / limit.before
+    claims = (
+        Claim(
+            "NTK scaling: n × mean change of the kernel",
+            change,
+            *extrapolated(*(n * (m.after - m.before) for n, m in zip(widths, lazy, strict=True))),
+            wrong={"none at any width": 0.0, "of order one": change * width},
+        ),
+        Claim(
+            "NTK scaling: squared change of all features",
+            motion,
+            *extrapolated(*(n * m.features for n, m in zip(widths, lazy, strict=True))),
+            wrong={"each changes at any width": motion * width},
+        ),
+        Claim(
+            "mean-field: kernel after / before",
+            ratio,
+            *extrapolated(*(m.after / limit.before for m in rich)),
+            wrong={"lazy": 1.0},
+        ),
+        Claim(
+            "mean-field: mean squared change of a feature",
+            limit.features,
+            *extrapolated(*(m.features for m in rich)),
+            wrong={"lazy, like 1/n": limit.features / width},
+        ),
+    )
+    curves = {
+        name: np.array([[abs(np.mean(m.after - m.before)) / np.mean(m.before), np.mean(m.features)] for m in found])
+        for name, found in (("NTK scaling", lazy), ("mean-field scaling", rich))
+    }
+    theta = float(np.mean(lazy[1].before))
+    return Outcome(claims, curves | {"limits": [[abs(change) / theta, motion], [abs(ratio - 1.0), limit.features]]})
+
+
+def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    panels = figure.subplots(1, 2)
+    sizes = np.array(list(outcomes))
+    widths = np.array([sizes.min(), 2 * sizes.max()])
+    for column, (panel, label) in enumerate(
+        zip(panels, ("relative change of the kernel", "mean squared change of a feature"), strict=True)
+    ):
+        for number, name in enumerate(("NTK scaling", "mean-field scaling")):
+            limit = outcomes[sizes[-1]][0].curves["limits"][number][column]
+            panel.plot(widths, limit / widths if number == 0 else [limit, limit], **style(number))
+            for size, found in outcomes.items():
+                mean = np.mean([outcome.curves[name][:, column] for outcome in found], axis=0)
+                panel.plot([size, 2 * size], mean, **marks(number), label=name if size == sizes[0] else None)
+        panel.set(xscale="log", yscale="log", xlabel="width n", ylabel=label)
+        panel.set_xticks(sorted({*sizes, *(2 * sizes)}), [str(n) for n in sorted({*sizes, *(2 * sizes)})])
+        panel.minorticks_off()
+    panels[0].set_title("the kernel")
+    panels[1].set_title("features; lines: infinite width")
+    panels[0].legend()
+
+
+LAB = Lab(
+    name="lazy-vs-rich",
+    title="NTK scaling leaves kernel and features where they are; mean-field scaling does not",
+    statement=(
+        "In NTK scaling training changes the kernel by change1/n on average (theory §8) and all features together by "
+        "Σ(Δσ)² = C_W Θ_1²⟨σ'⁴⟩(y²+K)/Θ², so each by 1/√n. In mean-field (μP) scaling both changes have a limit at "
+        "infinite width, that of descent on the distribution of (a, h), and it is of order one."
+    ),
+    experiment=experiment,
+    sizes=(64, 128, 256),
+    quick_sizes=(64, 128),
+    draw=draw,
+)

@@ -1,0 +1,1 @@
+"""What several labs share: small solvers, fits, spectra, classifiers."""

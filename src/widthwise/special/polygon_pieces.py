@@ -1,0 +1,227 @@
+"""The linear pieces of a ReLU network inside a polygon of a plane, exactly: a polygonal subdivision (theory §10).
+
+Inside a piece of the layers below, every neuron is an affine function of the plane's coordinates, and the pieces that a
+layer adds are those of an arrangement of lines in a convex polygon. Polygons are cut many at a time: each takes one of
+the lines that cross it, and its halves inherit those of the others that cross them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widthwise.errors import InvalidInput
+from widthwise.network.inputs import check_inputs
+from widthwise.special.polygons import areas, centres, cuts, padded, split
+from widthwise.special.relu_layers import Layers, affine_step, check_layers
+
+#: Lines closer to a corner than this, in units of the polygon's extent, pass through it.
+CLOSEST = 1e-12
+#: Numbers in the largest array of one block.
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class PolygonPieces:
+    """Pieces of a network in a polygon; x = origin + u @ basis are the points of the plane, |basis rows| = 1.
+
+    `corners` (pieces, most, 2) are the plane coordinates u of each piece, counter-clockwise, the last one repeated,
+    `sizes` (pieces,) how many there are, and `maps` (pieces, outputs, 3) the network: z = m_0 + m_1 u_1 + m_2 u_2.
+    """
+
+    origin: np.ndarray
+    basis: np.ndarray
+    corners: np.ndarray
+    sizes: np.ndarray
+    maps: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """The number of pieces: activation patterns with an interior."""
+        return len(self.sizes)
+
+    @property
+    def areas(self) -> np.ndarray:
+        """Area of each piece (pieces,)."""
+        return areas(self.corners)
+
+    @property
+    def centres(self) -> np.ndarray:
+        """A point inside each piece, in the coordinates of the plane (pieces, 2)."""
+        return centres(self.corners, self.sizes)
+
+    def inputs(self, u: ArrayLike) -> np.ndarray:
+        """Network inputs (…, features) of plane coordinates (…, 2)."""
+        return self.origin + np.asarray(u, float) @ self.basis
+
+    def polygons(self) -> list[np.ndarray]:
+        """The pieces as a list of (corners, 2), for drawing."""
+        return [corners[:size] for corners, size in zip(self.corners, self.sizes, strict=True)]
+
+
+def linear_pieces_in_polygon(layers: Sequence[Any], corners: ArrayLike) -> PolygonPieces:
+    """The pieces of a ReLU network inside a convex polygon of its input space, exact up to rounding.
+
+    Parameters
+    ----------
+    layers : pairs (W, b), W of shape (neurons, inputs); ReLU between the layers, none after the last.
+    corners : the polygon's corners in order (at least 3, features); three inputs make a triangle.
+
+    Returns
+    -------
+    A PolygonPieces: `count`, `areas`, `polygons()` to draw, `maps` with the affine function of each piece.
+
+    >>> layers = [([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.0, 0.0, -0.5]), ([[1.0, 1.0, 1.0]], [0.0])]
+    >>> pieces = linear_pieces_in_polygon(layers, [[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
+    >>> pieces.count, round(float(pieces.areas.sum()), 12)  # three lines, not through one point: 1 + 3 + 3
+    (7, 4.0)
+    """
+    checked = check_layers(layers)
+    points = check_inputs(corners, checked[0][0].shape[1], "corners")
+    origin, basis, outline = _plane(points)
+    extent = float(np.linalg.norm(np.ptp(outline, axis=0)))
+    W, b = checked[0]
+    first = np.concatenate([(W @ origin + b)[:, None], W @ basis.T], axis=1)
+    pieces = _pieces(checked, 1, outline[None], np.array([len(outline)]), first[None], CLOSEST * extent)
+    return PolygonPieces(origin, basis, *_joined(list(pieces)))
+
+
+def _joined(blocks: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """Blocks of (corners, sizes, …) as one."""
+    most = max(block[0].shape[1] for block in blocks)
+    corners = np.concatenate([padded(block[0], most) for block in blocks])
+    return [corners, *(np.concatenate(column) for column in list(zip(*blocks, strict=True))[1:])]
+
+
+def _plane(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Origin, orthonormal basis (2, features) and the corners in it, counter-clockwise; refuses what is no polygon."""
+    expected = "at least three corners of a convex polygon in one plane, in order"
+    if len(points) < 3:
+        raise InvalidInput("corners", f"{len(points)} points", expected)
+    if points.shape[1] == 1:
+        raise InvalidInput("corners", "one feature", expected, "Use linear_pieces_on_segment.")
+    origin = points.mean(axis=0)
+    # in a plane already, its own axes; otherwise the two directions that the corners span
+    _, singular, directions = np.linalg.svd(points - origin, full_matrices=False)
+    basis = np.eye(2) if points.shape[1] == 2 else directions[:2]
+    if singular[1] <= 1e-9 * singular[0]:
+        raise InvalidInput("corners", "points on one line", expected)
+    if len(singular) > 2 and singular[2] > 1e-9 * singular[0]:
+        raise InvalidInput("corners", "points that do not lie in one plane", expected, "Three points always do.")
+    outline = (points - origin) @ basis.T
+    sides = np.roll(outline, -1, axis=0) - outline
+    following = np.roll(sides, -1, axis=0)
+    turns = sides[:, 0] * following[:, 1] - sides[:, 1] * following[:, 0]
+    if not (np.all(turns > 0.0) or np.all(turns < 0.0)) or abs(_winding(sides)) != 1:
+        raise InvalidInput("corners", "corners that do not turn one way once around", expected)
+    return origin, basis, outline if turns[0] > 0.0 else outline[::-1].copy()
+
+
+def _winding(sides: np.ndarray) -> int:
+    angles = np.arctan2(sides[:, 1], sides[:, 0])
+    turns = np.diff(np.append(angles, angles[0]))
+    return round(float(np.sum((turns + np.pi) % (2 * np.pi) - np.pi)) / (2 * np.pi))
+
+
+def _pieces(layers: Layers, depth: int, corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float):
+    """Corners, sizes and output maps block by block; `maps` (polygons, neurons, 3) belong to layer `depth`."""
+    if depth == len(layers):
+        yield corners, sizes, maps
+        return
+    W, b = layers[depth]
+    most = max(1, _BLOCK // (3 * max(W.shape)))
+    corners, sizes, owner = _joined(list(_subdivided(corners, sizes, maps, closest)))
+    for start in range(0, len(sizes), most):
+        part = slice(start, start + most)
+        middle = centres(corners[part], sizes[part])
+        if len(maps) == 1 and depth + 1 == len(layers):
+            following = _gated_outputs(W, b, maps[0], middle)
+        else:
+            following = _gated(W, b, maps[owner[part]], middle)
+        yield from _pieces(layers, depth + 1, corners[part], sizes[part], following, closest)
+
+
+def _gated(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
+    """The next layer's maps (polygons, neurons, 3): W relu of this layer's, each neuron open or shut at `middle`."""
+    gates = maps[..., 0] + np.einsum("pnk,pk->pn", maps[..., 1:], middle) > 0.0
+    return affine_step(W, b, np.where(gates[..., None], maps, 0.0))
+
+
+def _gated_outputs(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
+    """The same for the outputs of one hidden layer, whose maps (neurons, 3) all polygons share: a matrix product."""
+    gates = (middle @ maps[:, 1:].T + maps[:, 0] > 0.0).astype(float)
+    weighted = (W[:, :, None] * maps).transpose(1, 0, 2).reshape(W.shape[1], -1)
+    following = (gates @ weighted).reshape(len(middle), len(W), 3)
+    following[..., 0] += b
+    return following
+
+
+def _subdivided(corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float):
+    """Corners, sizes and owners of the polygons that the zero lines of the maps make, block by block."""
+    most = max(1, _BLOCK // (corners.shape[1] * maps.shape[1]))
+    for start in range(0, len(sizes), most):
+        part = slice(start, start + most)
+        polygon, lines = _crossing(corners[part], maps[part], closest)
+        yield from _arranged(
+            corners[part], sizes[part], np.arange(start, start + len(sizes[part])), polygon, lines, closest
+        )
+
+
+def _crossing(corners: np.ndarray, maps: np.ndarray, closest: float) -> tuple[np.ndarray, np.ndarray]:
+    """Which polygon each crossing line belongs to, in order, and the lines, of unit gradient."""
+    constant, first, second = np.moveaxis(maps, 2, 0)
+    length = np.hypot(first, second)
+    above = below = np.full_like(length, -np.inf)
+    for x, y in np.moveaxis(corners, 0, 2)[..., None]:
+        d = first * x + second * y
+        above, below = np.maximum(above, d), np.maximum(below, -d)
+    crossing = (above + constant > closest * length) & (below - constant > closest * length)
+    polygon, _ = np.nonzero(crossing)
+    return polygon, maps[crossing] / length[crossing][:, None]
+
+
+def _arranged(corners, sizes, owner, polygon, lines, closest: float):
+    """Cut every polygon by its lines, one line of each polygon at a time."""
+    waiting = [(corners, sizes, owner, polygon, lines)]
+    while waiting:
+        corners, sizes, owner, polygon, lines = waiting.pop()
+        if len(sizes) > 1 and len(lines) * corners.shape[1] > _BLOCK:
+            half = len(sizes) // 2
+            at = int(np.searchsorted(polygon, half))
+            waiting.append((corners[half:], sizes[half:], owner[half:], polygon[at:] - half, lines[at:]))
+            waiting.append((corners[:half], sizes[:half], owner[:half], polygon[:at], lines[:at]))
+            continue
+        number = np.bincount(polygon, minlength=len(sizes))
+        whole = number == 0
+        if whole.any():
+            yield corners[whole], sizes[whole], owner[whole]
+        if len(lines):
+            waiting.append(_cut_once(corners, sizes, owner, polygon, lines, number, closest))
+
+
+def _cut_once(corners, sizes, owner, polygon, lines, number, closest: float):
+    """Each polygon with lines split by the middle one of its list; the state after it."""
+    active = np.nonzero(number)[0]
+    first = np.cumsum(number) - number
+    chosen = (first + number // 2)[active]
+    rest = np.ones(len(lines), bool)
+    rest[chosen] = False
+    halves, corners_of = split(lines[chosen], corners[active], closest)
+    rank = np.cumsum(number > 0) - 1
+    parent, others = rank[polygon[rest]], lines[rest]
+    kept_polygon, kept_lines = [], []
+    for side in (0, len(active)):
+        crossing = cuts(others, halves[parent + side], closest)
+        kept_polygon.append(parent[crossing] + side)
+        kept_lines.append(others[crossing])
+    return (
+        halves,
+        corners_of,
+        np.concatenate([owner[active], owner[active]]),
+        np.concatenate(kept_polygon),
+        np.concatenate(kept_lines),
+    )
