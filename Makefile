@@ -30,7 +30,7 @@ browser:
 
 # a file stays with one worker, so that what it compiles is compiled once
 test: lint browser
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not full'
+	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m 'not full'
 
 test-full: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile

@@ -1,10 +1,6 @@
 """Fixtures shared by the tests."""
 
-import atexit
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -13,11 +9,6 @@ import pytest
 import widthwise as ww
 
 DATA = Path(__file__).parent / "data"
-
-# Many tests start processes of their own, which compile the same programs again: those of one worker share them.
-_COMPILED = tempfile.mkdtemp(prefix="widthwise-compiled-")
-os.environ |= {"JAX_COMPILATION_CACHE_DIR": _COMPILED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
-atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)
 
 hypothesis.settings.register_profile("widthwise", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("widthwise")

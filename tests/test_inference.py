@@ -198,6 +198,15 @@ class TestBadInput:
             with pytest.raises(ValueError, match=r"singular to rounding.*rows 2 and 6 are most alike, correlation 1"):
                 call(net, X, np.ones(7), X_TEST)
 
+    @pytest.mark.parametrize("C_W", [0.7, 1.0, 1.3, 1.9, 2.6])
+    def test_an_odd_network_cannot_fit_an_even_function(self, C_W):
+        """Rounding leaves an eigenvalue of either sign where there is none; dividing by it would give 1e31."""
+        net = ww.MLP([2, 8, 1], "tanh", C_W=C_W, lambda_b=0.0)
+        X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+        for call in (ww.posterior, ww.predict):
+            with pytest.raises(ww.errors.SingularKernel, match="singular to rounding"):
+                call(net, X, [1.0, -1.0, -1.0, 1.0], [[0.5, 0.5]])
+
     def test_a_step_past_the_bound_says_the_bound(self):
         bound = ww.max_learning_rate(NET, X_TRAIN)
         with pytest.raises(ValueError, match=rf"learning_rate: got .*less than 2/λ_max = {bound:.6g}"):

@@ -90,7 +90,6 @@ def case_name(case):
 CASES = [
     (("swish", 2, Y_ONE, GradientDescent(0.918), 48, 16_384), ({"B"}, DNTK, DDNTK)),
     (("swish", 2, Y_ONE, GradientFlow(), 48, 2048), (DNTK, DDNTK)),
-    (("tanh", 3, Y_LARGE, GradientFlow(), 32, 1024), (DNTK, DDNTK)),
 ]
 FULL = [
     ("swish", 2, Y_ONE, GradientFlow(), 64, 40_000),
@@ -116,6 +115,11 @@ def matrix():
 @pytest.mark.parametrize(("case", "wrong"), CASES, ids=lambda value: case_name(value) if len(value) == 6 else "")
 def test_agrees_within_four_standard_errors(case, wrong):
     check(case, wrong)
+
+
+@pytest.mark.full
+def test_agrees_with_large_targets():
+    check(("tanh", 3, Y_LARGE, GradientFlow(), 32, 1024), (DNTK, DDNTK))
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from widthwise.inference.training_kernel import refuse_singular
+from widthwise.inference.training_kernel import SINGULAR, refuse_singular
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GaussianProcess:
         except linalg.LinAlgError:
             raise refuse_singular(K, X, "K", "set noise > 0") from None
         diagonal = np.diag(factor)
-        if (diagonal.min() / diagonal.max()) ** 2 < len(K) * np.finfo(float).eps:
+        if (diagonal.min() / diagonal.max()) ** 2 < SINGULAR:
             raise refuse_singular(K, X, "K", "set noise > 0")
         return cls(factor)
 

@@ -10,6 +10,9 @@ from scipy import linalg
 from widthwise.errors import SingularKernel, UnstableLearningRate
 from widthwise.network.algorithms import GradientDescent, GradientFlow, NewtonStep
 
+#: Eigenvalues below this share of the largest are error of the kernel, which is known to about 1e-13.
+SINGULAR = 1e-12
+
 Algorithm = GradientFlow | GradientDescent | NewtonStep
 
 
@@ -68,7 +71,7 @@ class Spectrum:
                 f"{algorithm.learning_rate:g}",
                 f"less than 2/λ_max = {self.largest_stable_rate:.6g}, the stable bound on these training inputs",
             )
-        singular = self.values[0] <= len(self.values) * np.finfo(float).eps * self.values[-1]
+        singular = self.values[0] <= SINGULAR * self.values[-1]
         if duration(algorithm) is None and (singular or coinciding_rows(X)):
             limited = "a number of steps" if isinstance(algorithm, GradientDescent) else "GradientFlow(time=…)"
             raise refuse_singular(Theta, X, "Theta", f"train for a finite time with {limited}")

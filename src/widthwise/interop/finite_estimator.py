@@ -9,7 +9,7 @@ from scipy import linalg
 
 from widthwise.errors import InvalidInput
 from widthwise.inference.labelled import predict
-from widthwise.inference.training_kernel import Spectrum
+from widthwise.inference.training_kernel import SINGULAR, Spectrum
 from widthwise.interop.estimators import _Regressor
 from widthwise.interop.kernel_solvers import BLOCK, Kernel
 from widthwise.memory import require_memory
@@ -137,7 +137,7 @@ class FiniteWidthRegressor(_Regressor):
 
 def _without_rounding(spectrum: Spectrum) -> Spectrum:
     """Directions that Θ does not see never learn; eigenvalues at rounding are taken for zero."""
-    seen = spectrum.values > len(spectrum.values) * np.finfo(float).eps * spectrum.values[-1]
+    seen = spectrum.values > SINGULAR * spectrum.values[-1]
     return Spectrum(spectrum.values[seen], spectrum.vectors[:, seen])
 
 

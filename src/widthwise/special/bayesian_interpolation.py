@@ -173,8 +173,8 @@ def interpolation_scale_limit(prior_scale: float, radius_squared_per_point: floa
     log S solves 1 + (log S − log prior_scale)/λ = ν/S: the prior's scale at λ = 0, and ν, which is the variance of
     greatest evidence, at λ → ∞ whatever the prior was.
 
-    >>> [round(interpolation_scale_limit(1.0, 3.0, depth), 3) for depth in (1e-9, 1.0, 1e9)]
-    [1.0, 1.855, 3.0]
+    >>> tuple(round(interpolation_scale_limit(1.0, 3.0, depth), 3) for depth in (1e-9, 1.0, 1e9))
+    (1.0, 1.855, 3.0)
     """
     if not min(prior_scale, radius_squared_per_point, effective_depth) > 0.0:
         got = f"{prior_scale}, {radius_squared_per_point}, {effective_depth}"
