@@ -28,7 +28,9 @@ browser:
 	  || { command -v sudo >/dev/null && sudo apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
-# a file stays with one worker, so that what it compiles is compiled once
+# A file stays with one worker, so that what it compiles is compiled once. Two workers fill two cores; threads within one
+# gain nothing, and jax's pool of them can come to wait for itself (docs/numerics.md, Limits).
+test test-full: export XLA_FLAGS = --xla_cpu_multi_thread_eigen=false
 test: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m 'not full'
 
