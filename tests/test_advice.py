@@ -214,6 +214,7 @@ def test_the_step_for_many_inputs_is_that_of_all_of_them():
     assert "summed over the 600 inputs given" in report.text
 
 
+@pytest.mark.full
 def test_deep_digits_learn_with_the_advice_and_not_without(tmp_path):
     script = Path(__file__).parent.parent / "examples" / "deep_digits.py"
     run = subprocess.run(

@@ -72,6 +72,7 @@ class TestEquality:
         for name in VARIABLES:
             assert worst(full, tiled, name) < 1e-12, name
 
+    @pytest.mark.full
     def test_repeated_inputs_in_any_order(self):
         """A test input that is a training input, twice; and a training input given twice, for a finite time."""
         X, y = np.vstack([X_TRAIN[:3], X_TRAIN[:1]]), np.vstack([Y[:3], Y[1:2]])

@@ -84,6 +84,7 @@ def test_closed_form_and_generic_route_agree(name, orders):
     assert error.max() < tolerance(name)
 
 
+@pytest.mark.full
 def test_the_generic_route_follows_a_thousand_oscillations():
     K = 1e6
     for rho, tolerance in ((0.5, 1e-12), (1 - 1e-6, 1e-9), (1.0, 1e-9)):

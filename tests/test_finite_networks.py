@@ -242,6 +242,7 @@ def from_outputs(net, K, Theta, layers):
     return {name: net.n * value for name, value in one.items()}
 
 
+@pytest.mark.full
 def test_estimators_have_the_means_of_the_definitions_at_a_small_width():
     """Exact identities at every width: nothing is extrapolated here, and the tensors of different names differ."""
     net = network("tanh", 3, 12)

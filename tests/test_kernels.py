@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import load_cases, network
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -95,6 +95,7 @@ def test_a_linear_network_with_equal_rates_and_variances_has_theta_equal_depth_t
         assert np.allclose(Theta[layer], (layer + 1) * K[layer], rtol=1e-12, atol=1e-12)
 
 
+@settings(max_examples=8)
 @given(inputs, inputs, st.sampled_from([*ACTIVATIONS, ELU]))
 def test_the_rectangle_is_the_corner_of_the_square(X, X2, activation):
     together = kernels(deep(activation), np.vstack([X, X2]))

@@ -83,9 +83,9 @@ def test_lanczos_finds_the_spectrum_of_the_dense_hessian():
     values, vectors = top_eigenpairs(hessian_product(loss, u), jnp.ones(len(u)), 40, 4)
     np.testing.assert_allclose(values, exact[:4], rtol=1e-10)
     np.testing.assert_allclose(dense @ vectors.T, values * vectors.T, atol=1e-9)
-    rule = lanczos_density(hessian_product(loss, u), len(u), steps=12, probes=400, key=jax.random.key(0))
+    rule = lanczos_density(hessian_product(loss, u), len(u), steps=12, probes=100, key=jax.random.key(0))
     means = len(u) * (rule.node * rule.weight).sum(axis=1)  # each an unbiased estimate of the trace
-    error = means.std(ddof=1) / 20.0
+    error = means.std(ddof=1) / 10.0
     assert abs(means.mean() - np.trace(dense)) < 4 * error
     assert abs(means.mean() - np.trace(dense @ dense)) > 5 * error
 

@@ -15,7 +15,9 @@ def net(activation, width, C_W=1.6):
     return ww.MLP([3, width, width, 2], activation, C_b=0.1, C_W=C_W, lambda_b=0.3, lambda_W=0.9)
 
 
-@pytest.fixture(scope="module", params=["tanh", "gelu", "relu", "sin"])
+@pytest.fixture(
+    scope="module", params=["tanh", "relu", *(pytest.param(name, marks=pytest.mark.full) for name in ("gelu", "sin"))]
+)
 def measured(request):
     widths = (512, 1024)
     return request.param, {n: ww.measure(net(request.param, n), X, networks=600, seed=11) for n in widths}
