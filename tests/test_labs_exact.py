@@ -9,26 +9,7 @@ from scipy import integrate, stats
 import widthwise as ww
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact import exact_law
-from widthwise.labs import get_lab, run_lab
 from widthwise.labs.marchenko_pastur import _variance
-
-LABS = ("relu-paths", "linear-regions", "deep-linear", "bayesian-interpolation", "marchenko-pastur")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", LABS)
-def test_the_statement_holds_and_its_perturbations_do_not(name):
-    result = run_lab(name, quick=True, progress=False)
-    assert result.verdict == "holds", str(result)
-
-
-@pytest.mark.parametrize("name", LABS)
-def test_the_lab_says_what_it_claims(name):
-    lab = get_lab(name)
-    assert "theory §" in lab.statement
-    assert len(lab.sizes) >= 2
-    assert len(lab.quick_sizes) >= 2
-
 
 # ---- products ---------------------------------------------------------------------------------------------------------
 

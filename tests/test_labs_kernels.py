@@ -13,28 +13,11 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.training.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.flow import kernel_flow
-from widthwise.labs import get_lab, kernels, lazy_vs_rich, learning_rate, ntk_convergence, run_lab
+from widthwise.labs import kernels, lazy_vs_rich, learning_rate, ntk_convergence
 from widthwise.labs.tools import determinantal, hilbert, sphere
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP
-
-LABS = ("nngp-limit", "learning-rate", "kernels", "ntk-convergence", "lazy-vs-rich", "quadratic-model")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", LABS)
-def test_a_quick_run_holds_and_rejects_every_wrong_prediction(name):
-    result = run_lab(name, quick=True, progress=False)
-    assert result.verdict == "holds", str(result)
-
-
-@pytest.mark.parametrize("name", LABS)
-def test_a_lab_has_two_sizes_and_says_where_its_theory_stands(name):
-    lab = get_lab(name)
-    assert len(lab.sizes) >= 2
-    assert len(lab.quick_sizes) >= 2
-    assert "§" in lab.statement
 
 
 class TestSphere:

@@ -8,14 +8,13 @@ import pytest
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.training.tangent import added, gradient, kernel, outputs, scaled, tangent
-from widthwise.labs import run_lab
 from widthwise.labs.neural_collapse import predicted_duality
 from widthwise.labs.tools.class_parts import class_parts
 from widthwise.labs.tools.classifier import collapse, cross_entropy
-from widthwise.labs.tools.spectra import gauss_newton_product, hessian_product, lanczos_density, top_eigenpairs
 from widthwise.labs.tools.units import in_units, outputs_in_units
 from widthwise.network import MLP
 from widthwise.special.catapult import catapult_map, catapult_orbit
+from widthwise.special.lanczos import gauss_newton_product, hessian_product, lanczos_density, top_eigenpairs
 
 X = np.array([[1.0, -0.5, 0.8]])
 TARGET = 0.4
@@ -147,9 +146,3 @@ def test_duality_is_that_of_ridge_regression_on_a_simplex(decay):
     np.testing.assert_allclose(found.mean_cosines, -1 / 3, atol=1e-12)
     assert float(found.nearest) == float(found.accuracy) == 1.0
     assert abs(predicted_duality(np.asarray(found.mean_squares), decay + 0.05) / expected - 1.0) > 0.05
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["hessian", "neural-collapse", "edge-of-stability", "catapult"])
-def test_the_lab_holds(name):
-    assert run_lab(name, quick=True, progress=False).verdict == "holds"

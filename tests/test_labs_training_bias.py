@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.svm import SVC
 
 from widthwise.errors import InvalidInput
-from widthwise.labs import entropic_force, run_lab
+from widthwise.labs import entropic_force
 from widthwise.labs import generalisation as general
 from widthwise.labs import implicit_bias_diagonal as diagonal
 from widthwise.labs import max_margin as margins
@@ -26,22 +26,6 @@ from widthwise.labs.tools.coverings import (
     lipschitz_packing,
 )
 from widthwise.labs.tools.line_fits import slope_with_error
-
-NAMES = [
-    "implicit-bias-diagonal",
-    "max-margin",
-    "sgd-fluctuation",
-    "entropic-force",
-    "entropy-widths",
-    "generalisation",
-]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
-def test_quick_lab_holds(name):
-    result = run_lab(name, quick=True, progress=False)
-    assert result.verdict == "holds", str(result)
 
 
 @pytest.mark.parametrize(("lab", "size"), [(diagonal, 20), (margins, 10)], ids=["diagonal", "margin"])

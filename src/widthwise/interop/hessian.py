@@ -49,8 +49,8 @@ def hessian_spectrum(
     >>> round(float(ds["node"].max()), 9), round(float(ds["ntk"][0]), 9)
     (6.0, 6.0)
     """
-    need("matfree.decomp", "interop", "hessian_spectrum")
-    from widthwise.labs.tools.spectra import hessian_product, lanczos_density
+    need("matfree", "interop", "hessian_spectrum")
+    from widthwise.special.lanczos import hessian_product, lanczos_density
 
     layers, net, X = load_model(model, X, net)
     y = check_targets(y, len(X), net.widths[-1], "y")

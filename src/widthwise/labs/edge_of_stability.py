@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.labs.tools.spectra import sharpness
 from widthwise.labs.tools.units import ensemble, outputs_in_units
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, LINES, style
+from widthwise.special.lanczos import sharpness
 
 POINTS, FEATURES = 32, 6
 #: Learning rates at which descent meets the edge, and two that are too small for it; sharpness is taken every so often.

@@ -243,7 +243,8 @@ LAB = Lab(
     title="noise pushes towards flat regions, at a rate of η² over the batch size",
     statement=(
         "With L = Σ λ_i(θ̂)θ̃_i² and label noise of variance σ²/b the fast coordinates settle at ⟨θ̃²⟩ = "
-        "ησ²/(2b)/(1 − ηλ), and the slow ones drift along −⟨θ̃_i²⟩∇λ_i: Σλ falls by (η²σ²/2b)‖∇Σλ‖² a step. A "
+        "ησ²/(2b)/(1 − ηλ), the steady state of theory §10, and the slow ones drift along −⟨θ̃_i²⟩∇λ_i: "
+        "Σλ falls by (η²σ²/2b)‖∇Σλ‖² a step. A "
         "network that fits its data drifts as if its loss were L − (σ²/2b) log det(1 − ηJJᵀ/2) ≈ L + (ησ²/4b) "
         "tr H. Diffusion alone leaves the density 1/D when its noise is fresh at every step, as in stochastic "
         "gradient descent, so that D = 1 and D = 2 on two halves of a circle give 2 : 1; noise with memory "

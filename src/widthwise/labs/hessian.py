@@ -16,16 +16,16 @@ from widthwise.experiments.training.tangent import kernel, tangent
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.class_parts import class_parts
 from widthwise.labs.tools.classifier import cluster_classes, cross_entropy, train_network
-from widthwise.labs.tools.spectra import (
+from widthwise.labs.tools.units import ensemble, in_units, outputs_in_units
+from widthwise.network import MLP
+from widthwise.plots.style import COLOURS, marks
+from widthwise.special.lanczos import (
     gauss_newton_product,
     hessian_product,
     lanczos_density,
     smooth_density,
     top_eigenpairs,
 )
-from widthwise.labs.tools.units import ensemble, in_units, outputs_in_units
-from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, marks
 
 FEATURES, PER_CLASS, NETWORKS = 10, 12, 3
 #: Standard deviation within a cluster, of centres of length one per feature; the claims are about SPREADS[MAIN].
@@ -115,25 +115,13 @@ def _share(vectors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     return (np.einsum("...pk,...p->...k", basis, slopes) ** 2).sum(axis=-1) / (slopes**2).sum(axis=-1)
 
 
-def experiment(classes: int, seed: int) -> Outcome:
-    net = network(classes)
-    data = [cluster_classes(classes, PER_CLASS, FEATURES, spread, seed) for spread in SPREADS]
-    X, labels = np.stack([d.X for d in data]), data[0].labels
-    networks = ensemble(net, seed, NETWORKS)
-    ends, tops, traces, *spans, gradients = map(np.asarray, _train(net, networks, X, labels))
-    in_top, spanned = (_share(vectors, gradients) for vectors in spans)
-    trained = in_units(net, jax.tree.map(lambda part: part[0], networks))[1](ends[MAIN, 0])
-    left, E, top_G, p, H = map(np.asarray, _identities(net, trained, X[MAIN], labels))
+def _identity_claims(net: MLP, trained, X, labels, traces: np.ndarray) -> tuple[Claim, ...]:
+    """H = G + E, G against the weighted kernel, and the four parts of G, whose traces are given."""
+    left, E, top_G, p, H = map(np.asarray, _identities(net, trained, X, labels))
     weighted = _weighted(p, H)
     top_kernel, trace = float(np.linalg.eigvalsh(weighted)[-1]), float(np.trace(weighted))
     top_plain = float(np.linalg.eigvalsh(H.reshape(p.size, p.size))[-1])
-    ratios = tops[MAIN, :, :-1] / tops[MAIN, :, 1:]
-    within = traces[..., 2] / traces.sum(axis=-1)
-    slopes = np.diff(np.log(within[:3]), axis=0) / np.diff(np.log(SPREADS[:3]))[:, None]
-    slope, scatter = mean_and_error(slopes[0])
-    bend = abs(float(slopes[1].mean()) - slope)
-    parts = float(traces[MAIN, 0].sum())
-    claims = (
+    return (
         Claim("H − G − E, relative", 0.0, float(left), 1e-10, exact=True, wrong={"H is G alone": float(E)}),
         Claim(
             "largest eigenvalue of the Fisher information",
@@ -146,11 +134,29 @@ def experiment(classes: int, seed: int) -> Outcome:
         Claim(
             "trace of class + cross + within + own",
             trace,
-            parts,
+            float(traces.sum()),
             1e-10 * trace,
             exact=True,
-            wrong={"without c' = c": trace - float(traces[MAIN, 0, 3])},
+            wrong={"without c' = c": trace - float(traces[3])},
         ),
+    )
+
+
+def experiment(classes: int, seed: int) -> Outcome:
+    net = network(classes)
+    data = [cluster_classes(classes, PER_CLASS, FEATURES, spread, seed) for spread in SPREADS]
+    X, labels = np.stack([d.X for d in data]), data[0].labels
+    networks = ensemble(net, seed, NETWORKS)
+    ends, tops, traces, *spans, gradients = map(np.asarray, _train(net, networks, X, labels))
+    in_top, spanned = (_share(vectors, gradients) for vectors in spans)
+    trained = in_units(net, jax.tree.map(lambda part: part[0], networks))[1](ends[MAIN, 0])
+    ratios = tops[MAIN, :, :-1] / tops[MAIN, :, 1:]
+    within = traces[..., 2] / traces.sum(axis=-1)
+    slopes = np.diff(np.log(within[:3]), axis=0) / np.diff(np.log(SPREADS[:3]))[:, None]
+    slope, scatter = mean_and_error(slopes[0])
+    bend = abs(float(slopes[1].mean()) - slope)
+    claims = (
+        *_identity_claims(net, trained, X[MAIN], labels, traces[MAIN, 0]),
         Claim(
             "outliers of H: where eigenvalues fall most",
             classes - 1.0,

@@ -1,1 +1,1 @@
-"""Networks that can be solved exactly at finite size: ReLU paths, linear regions, deep linear networks."""
+"""Networks solved exactly at finite size, and spectra of curvature by Lanczos iteration."""
