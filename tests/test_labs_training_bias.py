@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.svm import SVC
 
 from widthwise.errors import InvalidInput
+from widthwise.experiments.training.labelled import train
 from widthwise.labs import entropic_force
 from widthwise.labs import generalisation as general
 from widthwise.labs import implicit_bias_diagonal as diagonal
@@ -26,6 +27,7 @@ from widthwise.labs.tools.coverings import (
     lipschitz_packing,
 )
 from widthwise.labs.tools.line_fits import slope_with_error
+from widthwise.network.algorithms import GradientDescent
 
 
 @pytest.mark.parametrize(("lab", "size"), [(diagonal, 20), (margins, 10)], ids=["diagonal", "margin"])
@@ -247,6 +249,45 @@ def test_extension_keeps_the_lipschitz_constant():
 def test_a_constant_that_is_too_small_is_refused():
     with pytest.raises(InvalidInput, match="Lipschitz constant"):
         extend([[0.0], [1.0]], [[0.0], [5.0]], 1.0, [0.5], [0.0], rounds=50)
+
+
+# test error
+
+
+STUDENT = general.Student("critical", 3)
+
+
+def test_controls_of_generalisation_have_mean_zero():
+    layers = [general.draw_networks(STUDENT.network(16), 7, batch) for batch in range(20)]
+    starts = [general.preactivations(some, np.vstack(general.data()[::2])) for some in layers]
+    zero = np.concatenate([general.controls(STUDENT, start) for start in starts])
+    assert np.abs(zero.mean(axis=0) / (zero.std(axis=0) / np.sqrt(len(zero)))).max() < 4.5
+    wrong = zero[:, -28:] + 0.1 * general.first_kernel(STUDENT)
+    assert np.abs(wrong.mean(axis=0) / (wrong.std(axis=0) / np.sqrt(len(wrong)))).max() > 5
+
+
+def test_extrapolation_of_generalisation_removes_the_next_order(monkeypatch):
+    monkeypatch.setattr(general, "coefficients", lambda student: (0.3, -0.8))
+    monkeypatch.setattr(general, "measured_error", lambda student, n, seed: (0.3 - 0.8 / n + 9.0 / n**2, 1e-6))
+    extrapolated = general._student_claim(general.Student("chaotic", 3, extrapolated=True), 64, 0)
+    assert extrapolated.measured == pytest.approx(-0.8)
+    assert abs(extrapolated.pull) < 1
+    assert general._student_claim(general.Student("chaotic", 3), 64, 0).pull > 5
+
+
+@pytest.mark.full
+def test_students_of_generalisation_err_as_networks_of_train_do():
+    student, (X, y, X_test, y_test) = general.Student("critical", 2), general.data()
+    how = GradientDescent(general.RATE, general.ROUND)
+    found = train(student.network(32), X, y, X_test, networks=2000, algorithm=how, seed=1, progress=False)
+    off, tests = found["mean"].values[0] - y_test, np.arange(len(y_test))
+    error = np.mean(off**2 + found["cov"].values[0, tests, 0, tests])
+    # the test inputs as if perfectly correlated, which is never too small
+    scatter = 2 * np.abs(off) * found["mean_se"].values[0] + found["cov_se"].values[0, tests, 0, tests]
+    measured, own = general.measured_error(student, 32, 0)
+    assert abs(measured - error) < 4 * np.hypot(own, scatter.mean())
+    later, _ = general.measured_error(general.Student("critical", 2, 2), 32, 0)
+    assert abs(later - error) > 5 * np.hypot(own, scatter.mean())
 
 
 # deep networks

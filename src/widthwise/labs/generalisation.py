@@ -1,9 +1,11 @@
-"""Test error to order 1/n against trained networks: where a finite width helps, where it hurts, and too much depth."""
+"""Test error to order 1/n against trained networks, over width, depth and initialisation; and too much depth."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -12,29 +14,66 @@ import numpy as np
 from scipy.special import digamma, polygamma
 from scipy.stats import binom
 
-from widthwise.experiments.sampler import network_key
-from widthwise.experiments.training.labelled import train
+from widthwise.experiments.reference import pairs, reference
+from widthwise.experiments.sampler import Layer
+from widthwise.experiments.tally import contract, regression
+from widthwise.experiments.training.descent import descend
 from widthwise.inference.observables.labelled import expected_error
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.network import MLP
+from widthwise.network.algorithms import GradientDescent
 from widthwise.plots.style import COLOURS, LINES, MARKERS
 
-#: Name, depth, C_b and C_W of the students. C_b = 0, C_W = 1 is critical for tanh.
-STUDENTS: dict[str, tuple[int, float, float]] = {
-    "critical, depth 2": (2, 0.0, 1.0),
-    "off-critical, depth 2": (2, 0.1, 2.0),
-}
-NETWORKS = 1000
+#: C_W of the students, at C_b = 0; C_W = 1 is critical for tanh.
+PHASES = {"ordered": 0.5, "critical": 1.0, "chaotic": 2.0}
+#: Learning rate, steps of one round of training, and rounds of long training.
+RATE, ROUND, LONG = 0.3, 16, 6
+NETWORKS, BATCH = 2000, 100
 #: Width of the overly deep networks, how many, and time of their training in units of one over the mean kernel.
-NARROW, DEEP_NETWORKS, TIME, STEPS = 8, 1000, 5.0, 40
+NARROW, DEEP_NETWORKS, TIME, STEPS = 8, 600, 5.0, 40
 
 
-def student(depth: int, C_b: float, C_W: float, width: int) -> MLP:
-    """A tanh network whose layers share the learning rate."""
-    return MLP([3, *[width] * (depth - 1), 1], "tanh", C_b=C_b, C_W=C_W, lambda_b=1 / depth, lambda_W=1 / depth)
+@dataclass(frozen=True)
+class Student:
+    """Networks of one depth, initialisation and time of training.
+
+    Where the order after 1/n shows at the widths of this lab, `extrapolated`, the coefficient of 1/n is claimed, from
+    two widths; else the test error. Claims begin at the width `least`.
+    """
+
+    phase: str
+    depth: int
+    rounds: int = 1
+    extrapolated: bool = False
+    least: int = 32
+    wrong: tuple[str, ...] = ("infinite width", "the opposite sign")
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase}, depth {self.depth}" + ", long" * (self.rounds > 1)
+
+    def network(self, width: int) -> MLP:
+        """A tanh network without biases at the start, whose layers share the learning rate."""
+        widths, rate = [3, *[width] * (self.depth - 1), 1], 1 / self.depth
+        return MLP(widths, "tanh", C_b=0.0, C_W=PHASES[self.phase], lambda_b=rate, lambda_W=rate)
 
 
-@lru_cache
+STUDENTS = (
+    Student("ordered", 2),
+    Student("ordered", 3),
+    # at depth 2 the coefficient is too small to be told from zero; it can be told from that of depth 4
+    Student("critical", 2, wrong=("the correction of depth 4",)),
+    Student("critical", 3),
+    Student("critical", 4),
+    Student("chaotic", 2),
+    Student("chaotic", 3, extrapolated=True),
+    Student("critical", 2, LONG),
+    # widths 16 and 32 show the third order
+    Student("critical", 3, LONG, extrapolated=True, least=64, wrong=("the opposite sign",)),
+)
+
+
+@cache
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Four training and three test inputs with targets of one teacher, tanh(x₁ − x₂ + x₃/2) + 0.3 x₂."""
     random = np.random.default_rng(0)
@@ -43,32 +82,114 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return X, y, X_test, y_test
 
 
-@lru_cache
-def coefficients(depth: int, C_b: float, C_W: float) -> tuple[float, float]:
+@cache
+def coefficients(student: Student) -> tuple[float, float]:
     """Test error at infinite width and its coefficient of 1/n, averaged over the test inputs (theory §8)."""
-    found = expected_error(student(depth, C_b, C_W, 64), *data(), order=1)
+    algorithm = GradientDescent(RATE, ROUND * student.rounds)
+    found = expected_error(student.network(64), *data(), algorithm, order=1)
     return float(found["error0"].mean()), float(found["error1"].mean())
 
 
-def measured_error(net: MLP, seed: int) -> tuple[float, float]:
-    """Mean squared test error of networks that are trained by gradient flow to convergence, and its standard error."""
+def draw_networks(net: MLP, seed: int, batch: int) -> list[Layer]:
+    """A batch of networks of a seed at their initialisation, one a row, in single precision."""
+    random, layers = np.random.default_rng([seed, net.depth, net.n, batch]), []
+    for fan_in, fan_out, C_W in zip(net.widths[:-1], net.widths[1:], net.C_W, strict=True):
+        W = np.float32(math.sqrt(C_W / fan_in)) * random.standard_normal((BATCH, fan_out, fan_in), np.float32)
+        layers.append(Layer(jnp.asarray(W), jnp.zeros((BATCH, fan_out), np.float32)))
+    return layers
+
+
+def preactivations(layers: list[Layer], X: np.ndarray) -> list[np.ndarray]:
+    """Of every layer of a batch of networks: (networks, inputs, neurons)."""
+    found, incoming = [], X.astype(np.float32)
+    for W, b in layers:
+        found.append(incoming @ np.swapaxes(np.asarray(W), 1, 2) + np.asarray(b)[:, None])
+        incoming = np.tanh(found[-1])
+    return found
+
+
+@partial(jax.jit, static_argnums=0)
+def _train(net: MLP, layers: list[Layer], X, y) -> list[Layer]:
+    """One round of training of every network of a batch."""
+    how = GradientDescent(RATE, ROUND)
+    return jax.vmap(lambda start: descend(net, start, X, y[None], how, None, 1e-6, 1).layers)(layers)
+
+
+@cache
+def first_kernel(student: Student) -> np.ndarray:
+    """Mean of (C_W/n) Σσσ over the first hidden layer at pairs of inputs, the same at every width."""
+    X, _, X_test, _ = data()
+    return reference(student.network(64), np.vstack([X, X_test])).K[1]
+
+
+def controls(student: Student, start: list[np.ndarray]) -> np.ndarray:
+    """Numbers of mean zero at every width, one row a network, from preactivations at initialisation (theory §1).
+
+    The outputs z; z z less its mean given the layers below, (C_W/n) Σσσ; and that of the first hidden layer less its
+    mean over networks.
+    """
+    a, b = pairs(start[-1].shape[1])
+    scale, z = PHASES[student.phase] / start[0].shape[-1], start[-1][:, :, 0]
+    first, last = (scale * np.einsum("nak,nbk->nab", s, s)[:, a, b] for s in (np.tanh(start[0]), np.tanh(start[-2])))
+    return np.hstack([z, z[:, a] * z[:, b] - last, first - first_kernel(student)])
+
+
+def controlled_mean(samples: np.ndarray, zero: np.ndarray) -> tuple[float, float]:
+    """Mean of samples and its standard error after regression on numbers whose mean is zero.
+
+    >>> luck = np.random.default_rng(0).normal(size=(100, 1))
+    >>> mean, error = controlled_mean(3.0 + 2.0 * luck[:, 0], luck)
+    >>> round(mean, 9), error < 1e-9
+    (3.0, True)
+    """
+    inverse, inflation = regression(len(samples), zero.sum(axis=0), contract(zero, zero))
+    slopes = inverse @ contract(zero, (samples - samples.mean())[:, None])
+    mean, error = mean_and_error(samples - zero @ slopes[:, 0])
+    return mean, inflation * error
+
+
+@cache
+def measured_error(student: Student, width: int, seed: int) -> tuple[float, float]:
+    """Mean squared test error of trained networks, and its standard error."""
     X, y, X_test, y_test = data()
-    found = train(net, X, y, X_test, networks=NETWORKS, seed=seed, progress=False)
-    off, tests = found["mean"].values[0] - y_test, np.arange(len(y_test))
-    error = off**2 + found["cov"].values[0, tests, 0, tests]
-    # errors of the test inputs are added as if they were perfectly correlated, which is never too small
-    scatter = 2 * np.abs(off) * found["mean_se"].values[0] + found["cov_se"].values[0, tests, 0, tests]
-    return float(error.mean()), float(scatter.mean())
+    net, both, errors, zero = student.network(width), np.vstack([X, X_test]), [], []
+    # the initialisation does not matter to how a network is trained: one compilation for all phases
+    rules = net.replace(C_W=1.0)
+    for batch in range(NETWORKS // BATCH):
+        layers = draw_networks(net, seed, batch)
+        zero.append(controls(student, preactivations(layers, both)))
+        for _ in range(student.rounds):
+            layers = _train(rules, layers, X.astype(np.float32), y.astype(np.float32))
+        z = preactivations(layers, X_test)[-1][:, :, 0]
+        errors.append(np.mean((z - y_test) ** 2, axis=1))
+    return controlled_mean(np.concatenate(errors), np.concatenate(zero))
 
 
-def _finite_width_claims(width: int, seed: int) -> list[Claim]:
-    claims = []
-    for name, setting in STUDENTS.items():
-        zeroth, first = coefficients(*setting)
-        found = measured_error(student(*setting, width), seed)
-        wrong = {"infinite width": zeroth, "the opposite sign": zeroth - first / width}
-        claims.append(Claim(f"test error, {name}", zeroth + first / width, *found, wrong=wrong))
-    return claims
+def scaled_shift(student: Student, width: int, seed: int) -> tuple[float, float]:
+    """c(n) = n (test error − error0), which tends to the coefficient of 1/n, and its standard error."""
+    error, scatter = measured_error(student, width, seed)
+    return width * (error - coefficients(student)[0]), width * scatter
+
+
+#: Wrong coefficients of 1/n that a claim must be able to reject.
+WRONG = {
+    "infinite width": lambda student: 0.0,
+    "the opposite sign": lambda student: -coefficients(student)[1],
+    "the correction of depth 4": lambda student: coefficients(Student(student.phase, 4, student.rounds))[1],
+}
+
+
+def _student_claim(student: Student, width: int, seed: int) -> Claim:
+    zeroth, first = coefficients(student)
+    wrong = {name: WRONG[name](student) for name in student.wrong}
+    if not student.extrapolated:
+        wrong = {name: zeroth + value / width for name, value in wrong.items()}
+        found = measured_error(student, width, seed)
+        return Claim(f"test error, {student.name}", zeroth + first / width, *found, wrong=wrong)
+    # 2c(n) − c(n/2) is free of the next order
+    (wide, error), (narrow, other) = (scaled_shift(student, n, seed) for n in (width, width // 2))
+    found = 2 * wide - narrow, math.hypot(2 * error, other)
+    return Claim(f"coefficient of 1/n, {student.name}", first, *found, wrong=wrong)
 
 
 def layer_logarithm(width: int) -> tuple[float, float]:
@@ -97,36 +218,35 @@ def deep_outputs(weights, X):
     return last @ hidden, hidden @ hidden
 
 
-@partial(jax.jit, static_argnums=(0,))
-def _deep(depth: int, seed, rate):
+@jax.jit
+def _deep(networks, rate):
     """Ĝ of each network at x = (1, 1), and its squared error, target 1, after gradient descent over that before."""
-    shapes = ((NARROW, 2), (depth - 2, NARROW, NARROW), (NARROW,))
-    fan_in = (2, NARROW, NARROW)
 
-    def one(index):
-        keys = jax.random.split(network_key(seed, index), 3)
-        drawn = zip(keys, shapes, fan_in, strict=True)
-        start = [jnp.sqrt(2.0 / n) * jax.random.normal(key, shape) for key, shape, n in drawn]
+    def loss(weights):
+        return 0.5 * (deep_outputs(weights, jnp.ones(2))[0] - 1.0) ** 2
 
-        def loss(weights):
-            return 0.5 * (deep_outputs(weights, jnp.ones(2))[0] - 1.0) ** 2
+    def step(weights, _):
+        moves = zip(weights, jax.grad(loss)(weights), strict=True)
+        return [W - rate / W.shape[-1] * g for W, g in moves], None
 
-        def step(weights, _):
-            return [W - rate / n * g for W, n, g in zip(weights, fan_in, jax.grad(loss)(weights), strict=True)], None
-
+    def one(start):
         end = jax.lax.scan(step, start, None, length=STEPS)[0]
         return 2.0 / NARROW * deep_outputs(start, jnp.ones(2))[1], loss(end) / loss(start)
 
-    return jax.vmap(one)(jnp.arange(DEEP_NETWORKS))
+    return jax.vmap(one)(networks)
 
 
+@cache
 def _learned(depth: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
     """log Ĝ/K of the living networks, whether each network is alive, and the share that halves its error.
 
     At C_W = 2, C_b = 0 and x = (1, 1) every layer has K = 2 and adds 1 to the mean tangent kernel, λ_W = 1 and λ_b = 0:
     Θ = L (theory §2).
     """
-    kernels, left = map(np.asarray, _deep(depth, seed, TIME / STEPS / depth))
+    random = np.random.default_rng([seed, depth])
+    shapes = ((NARROW, 2), (depth - 2, NARROW, NARROW), (NARROW,))
+    start = [math.sqrt(2.0 / shape[-1]) * random.normal(size=(DEEP_NETWORKS, *shape)) for shape in shapes]
+    kernels, left = map(np.asarray, _deep(start, TIME / STEPS / depth))
     alive = kernels > 0.0
     return np.log(kernels[alive] / 2.0), alive, float(np.mean(left < 0.5))
 
@@ -152,48 +272,66 @@ def _deep_claims(depth: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
 
 
 def experiment(width: int, seed: int) -> Outcome:
-    """Students of one width; and networks of width 8 with as many layers."""
+    """Students of one width, and of half of it where that is needed; and networks of width 8 with as many layers."""
+    students = [_student_claim(student, width, seed) for student in STUDENTS if width >= student.least]
     deep, curves = _deep_claims(width, seed)
-    return Outcome((*_finite_width_claims(width, seed), *deep), curves)
+    shifts = {student: scaled_shift(student, width, seed) for student in STUDENTS}
+    return Outcome((*students, *deep), curves | {"shifts": shifts})
+
+
+def _over_seeds(outcomes: list[Outcome], student: Student) -> tuple[float, float]:
+    """c(n) and its standard error."""
+    values, errors = zip(*(outcome.curves["shifts"][student] for outcome in outcomes), strict=True)
+    return float(np.mean(values)), math.hypot(*errors) / len(errors)
+
+
+def _draw_depths(axes: Any, width: int, outcomes: list[Outcome]) -> None:
+    for phase, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
+        some = [student for student in STUDENTS if student.phase == phase and student.rounds == 1]
+        depths, shifts = [s.depth for s in some], np.array([_over_seeds(outcomes, s)[0] for s in some])
+        zeroth, first = np.transpose([coefficients(s) for s in some])
+        axes.plot(depths, zeroth + shifts / width, color=colour, marker=marker, linestyle="none", label=phase)
+        axes.plot(depths, zeroth + first / width, color=colour)
+        axes.plot(depths, zeroth, color=colour, linewidth=0.9, linestyle=":")
+    axes.set(xlabel="depth L", ylabel="test error", xticks=[2, 3, 4], ylim=(0.0, None))
+    axes.set_title(f"width {width}; dotted: infinite")
+    axes.legend(fontsize=7, loc="lower right")
+
+
+def _draw_shifts(axes: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+    shown = [student for student in STUDENTS if student.depth == 3]
+    for student, colour, marker in zip(shown, COLOURS, MARKERS, strict=True):
+        values, errors = np.transpose([_over_seeds(outcomes[size], student) for size in outcomes])
+        style = {"color": colour, "marker": marker, "linestyle": "none", "capsize": 2, "label": student.name}
+        axes.errorbar([1 / size for size in outcomes], values, errors, **style)
+        axes.plot(0.0, coefficients(student)[1], color=colour, marker="*", markersize=9)
+    axes.axhline(0.0, color="black", linewidth=0.7)
+    axes.set(xlabel="1/n", ylabel=r"$n$ (test error $-$ error0)", title="stars: theory")
+    axes.legend(fontsize=7)
 
 
 def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
-    left, right = figure.subplots(1, 2)
-    widths = np.geomspace(min(outcomes) / 1.3, max(outcomes) * 1.3, 50)
-    for number, (name, setting) in enumerate(STUDENTS.items()):
-        zeroth, first = coefficients(*setting)
-        found = [[o.claims[number] for o in outcomes[size]] for size in outcomes]
-        means = [np.mean([c.measured for c in some]) for some in found]
-        errors = [np.hypot.reduce([c.standard_error for c in some]) / len(some) for some in found]
-        marks = {"color": COLOURS[number], "marker": MARKERS[number], "linestyle": "none", "capsize": 2}
-        left.errorbar(list(outcomes), means, errors, label=name, **marks)
-        left.plot(widths, zeroth + first / widths, color=COLOURS[number])
-        left.axhline(zeroth, color=COLOURS[number], linewidth=0.7, linestyle=":")
-    left.set(xscale="log", xlabel="width n", ylabel="test error", ylim=(0.0, None))
-    left.set_xticks(list(outcomes), list(map(str, outcomes)))
-    left.minorticks_off()
-    left.set_title("lines: order 1/n; dotted: infinite width")
-    left.legend(fontsize=7)
+    left, middle, right = figure.subplots(1, 3)
+    _draw_depths(left, min(outcomes), outcomes[min(outcomes)])
+    _draw_shifts(middle, outcomes)
     for number, (depth, found) in enumerate(outcomes.items()):
         style = {"color": COLOURS[number % 4], "linestyle": LINES[number % 4], "histtype": "step", "density": True}
-        share = found[0].curves["learned"][1]
-        right.hist(found[0].curves["logs"], bins=40, label=f"{depth} layers: {share:.0%} learn", **style)
+        share = np.mean([outcome.curves["learned"][1] for outcome in found])
+        right.hist(found[0].curves["logs"], bins=40, label=f"{depth} layers: {share:.1%} learn", **style)
     right.axvline(0.0, color="black", linewidth=0.7)
-    right.set(
-        xlabel=r"$\log \hat G/K$ of one network", ylabel="density", title="width 8: deep networks are not average"
-    )
+    right.set(xlabel=r"$\log \hat G/K$ of one network", ylabel="density", title="width 8, many layers")
     right.legend(fontsize=7)
 
 
 LAB = Lab(
     name="generalisation",
-    title="test error to order 1/n, and how depth beyond the width drowns learning",
+    title="test error to order 1/n over depth and initialisation, and how too much depth drowns learning",
     statement=(
-        "The squared test error of networks trained by gradient flow is error0 + error1/n + O(1/n²), with "
-        "coefficients of theory §8; the sign of error1 depends on the initialisation. In a ReLU network "
-        "of width n the logarithm of the kernel of one input is a sum of independent terms, one a hidden "
-        "layer, with negative mean: for L ≫ n a typical network is far from the average one, and a learning "
-        "rate that suits the average trains few of them."
+        "The squared test error of networks trained by gradient descent is error0 + error1/n + O(1/n²), with "
+        "coefficients of theory §8 at every depth; the sign of error1 depends on initialisation, depth and time of "
+        "training. In a ReLU network of width n the logarithm of the kernel of one input is a sum of independent "
+        "terms, one a hidden layer, with negative mean: for L ≫ n a typical network is far from the average one, and "
+        "a learning rate that suits the average trains few of them."
     ),
     experiment=experiment,
     sizes=(32, 64, 128),
