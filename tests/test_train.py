@@ -85,6 +85,21 @@ class TestThingsThatGoWrong:
             warnings.simplefilter("error")
             assert train(self.net, DATA, Y_ONE, TEST, 20, batch=20).attrs["unconverged"] == 0
 
+    def test_control_variates_that_add_noise_are_not_used(self, monkeypatch):
+        """Narrow chaotic networks whose linearisations diverge at a step below the bound of infinite width."""
+        rng = np.random.default_rng(0)
+        given, tests = rng.normal(size=(4, 3)), rng.normal(size=(3, 3))
+        y = np.tanh(given @ [1.0, -1.0, 0.5]) + 0.3 * given[:, 1]
+        net = ww.MLP([3, 16, 1], "tanh", C_W=2.0, lambda_b=0.5, lambda_W=0.5)
+        assert ww.max_learning_rate(net, given) > 0.3
+        found = train(net, given, y, tests, 300, GradientDescent(0.3, 16), progress=False)
+        assert found.attrs["variance_reduction_cov"] == 1.0
+        assert 0.0 < np.einsum("ixix->ix", found["cov"]).min()
+        assert found["cov_se"].max() < 0.2
+        monkeypatch.setattr("widthwise.experiments.training.labelled.NOISY", 0.0)
+        noisy = train(net, given, y, tests, 300, GradientDescent(0.3, 16), progress=False)
+        assert noisy["cov_se"].max() > 1.0
+
     def test_networks_that_diverge_are_counted_and_named(self):
         how = GradientDescent(1.1 * ww.max_learning_rate(self.net, DATA))
         with pytest.warns(

@@ -33,6 +33,8 @@ _PAIR = ("output", "test")
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
+#: Below this reduction of the variance control variates add noise, and are not used.
+NOISY = 0.5
 
 
 def train(
@@ -55,7 +57,8 @@ def train(
     """Mean and covariance of the outputs of networks that are really trained, with standard errors (theory §8).
 
     Control variates built from the linearised network, whose means are known exactly at every width, take most of the
-    noise away; `variance_reduction_mean` and `variance_reduction_cov` say by how much.
+    noise away; `variance_reduction_mean` and `variance_reduction_cov` say by how much. Where they would add noise, as
+    where the linearised networks diverge though the networks do not, plain averages stand, and the reduction is 1.
 
     Parameters
     ----------
@@ -192,10 +195,14 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
     variables = {}
     for name in ("mean", "cov", "kernel", "change"):
         value, error = found[name]
+        plain = found["plain_" + name]
+        reduction = _reduction(plain.error, error)
+        if reduction < NOISY:
+            (value, error), reduction = plain, 1.0
         dims = _PAIR if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
-        attrs[f"variance_reduction_{name}"] = _reduction(found["plain_" + name].error, error)
+        attrs[f"variance_reduction_{name}"] = reduction
     return label(
         variables,
         ensemble.net,
