@@ -1,7 +1,5 @@
 """`predict` by tiles: the same numbers as with full tensors, in less memory; and what it is made of."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from widthwise.flow.finite import finite_flow
 from widthwise.flow.placed import ORDERS
 from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.gaussian.four_point import quadruples
-from widthwise.inference import contraction_first, forms, tiles
+from widthwise.inference import forms, tiles
 from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import SMALL, TRAINING, choose_method, full_bytes, tiled_bytes
 from widthwise.inference.skeleton import skeleton
@@ -95,9 +93,9 @@ class TestEquality:
     def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, monkeypatch):
         """As on an accelerator."""
         monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
-        monkeypatch.setattr("widthwise.flow.quadruple_flow.CHUNKS", {"cpu": 16, "gpu": 16})
-        monkeypatch.setattr(tiles, "CHUNKS", {"cpu": 16, "gpu": 16})
-        monkeypatch.setattr(contraction_first, "tiles", partial(tiles.tiles, on_host=False))
+        monkeypatch.setattr("widthwise.flow.quadruple_flow.CHUNKS", {"cpu": 16, "gpu": 32})
+        monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECE", 16)
+        monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         full, tiled = (
             ww.predict(NET, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
             for method in ("full", "tiles")

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise import devices
+from widthwise.devices import by_device
 from widthwise.flow.faces import Faces, next_faces, next_means, no_faces
 from widthwise.flow.finite import COMPILE_FROM, required
 from widthwise.flow.finite_rules import NEEDS, READS, RULES, Layer
@@ -22,6 +24,7 @@ from widthwise.flow.infinite import kernel_flow
 from widthwise.flow.legs import Known, legs
 from widthwise.flow.placed import ORDERS, Listed, placed_layer
 from widthwise.gaussian.four_point import Orders
+from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
 from widthwise.gaussian.four_point.families import FAMILIES, assignments
 from widthwise.gaussian.four_point.planes import PlaneSeries
@@ -40,16 +43,28 @@ class _Step:
     """
 
     layer: Layer
-    series: PlaneSeries
+    series: PlaneSeries | AcceleratedSeries
     faces: Faces | None
     largest: np.ndarray
     count: Callable[[int], None]
 
     def values(self, quads: np.ndarray) -> np.ndarray:
         """Four-point expectations (quadruples, assignments)."""
-        values, errors = self.series(quads)
-        for row, found in enumerate((errors, np.abs(values))):
-            np.maximum(self.largest[row], found.max(axis=0, initial=0.0), out=self.largest[row])
+        length = by_device(CHUNKS) if isinstance(self.series, AcceleratedSeries) else max(len(quads), 1)
+        starts = range(0, len(quads), length)
+        return np.concatenate([np.asarray(self.padded(quads[k : k + length], length)) for k in starts])[: len(quads)]
+
+    def padded(self, quads: np.ndarray, length: int) -> Any:
+        """The same for a list that is filled up to a length with its last quadruple."""
+        more = ((0, length - len(quads)), (0, 0))
+        if isinstance(self.series, AcceleratedSeries):
+            values, errors = self.series(jnp.asarray(np.pad(quads, more, mode="edge")))
+            found = jnp.max(errors, axis=0), jnp.max(jnp.abs(values), axis=0)
+        else:
+            values, errors = self.series(quads)
+            found = errors.max(axis=0, initial=0.0), np.abs(values).max(axis=0, initial=0.0)
+            values = np.pad(values, more, mode="edge")
+        np.maximum(self.largest, np.stack(found), out=self.largest)
         self.count(len(quads))
         return values
 
@@ -97,11 +112,16 @@ class QuadrupleFlow:
                 net.C_W[layer], net.lambda_W[layer], ratio, Theta[layer - 1], sigma.value, slope.value, sigma.aa,
                 sigma.ab, slope.aa, slope.ab, {},
             )  # fmt: skip
-            step = _Step(made, series, faces if layer > 1 else None, np.zeros((2, len(PLACED))), self._count)
+            route = (
+                AcceleratedSeries(series) if self.compiled and devices.on_accelerator() and not series.slow else series
+            )
+            step = _Step(made, route, faces if layer > 1 else None, np.zeros((2, len(PLACED))), self._count)
             self.steps.append(step)
             means = next_means(made, sigma, slope, faces, means)
             if layer < len(self.series):
                 faces = next_faces(made, faces, step.values, PLACED, self.compiled)
+                # compiled steps read them again and again
+                faces = jax.tree.map(jnp.asarray, faces) if self.compiled else faces
         return means
 
     def _count(self, quadruples: int) -> None:
@@ -119,7 +139,7 @@ class QuadrupleFlow:
 
         Compiled steps have a fixed length, and what they compute past the last quadruple is left at the end.
         """
-        chunk = CHUNKS.get(jax.default_backend(), CHUNKS["gpu"]) if self.compiled else max(len(quads), 1)
+        chunk = by_device(CHUNKS) if self.compiled else max(len(quads), 1)
         found = [self._carry(quads[k : k + chunk], wanted, chunk) for k in range(0, len(quads), chunk)]
         join = jnp.concatenate if self.compiled else np.concatenate
         return {name: found[0][name] if len(found) == 1 else join([f[name] for f in found], 1) for name in wanted}
@@ -129,14 +149,12 @@ class QuadrupleFlow:
             return {name: np.zeros((len(ORDERS), chunk)) for name in wanted}
         state: dict[str, Any] = {}
         # one shape for all chunks, so that the step is compiled once
-        more = chunk - len(quads)
-        columns = np.ascontiguousarray(np.pad(quads, ((0, more), (0, 0)), mode="edge").T)
+        columns = np.ascontiguousarray(np.pad(quads, ((0, chunk - len(quads)), (0, 0)), mode="edge").T)
         for number, step in enumerate(self.steps, 1):
             # at the last layer nothing is needed but what is wanted
             names = wanted if number == len(self.steps) else self.carried
-            values = np.pad(step.values(quads), ((0, more), (0, 0)), mode="edge")
             advance = _compiled_step if self.compiled else _advance
-            state = advance(names, step.layer, step.faces, state, values.T, columns)
+            state = advance(names, step.layer, step.faces, state, step.padded(quads, chunk).T, columns)
         return state
 
 

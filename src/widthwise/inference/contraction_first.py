@@ -7,15 +7,19 @@ weights of the algorithm, and are dropped. Memory grows like N³, time like the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache, partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from widthwise import devices
 from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.inference.clock import Clock
 from widthwise.inference.einsum import einsum
 from widthwise.inference.forms import FAMILIES
-from widthwise.inference.reduction import Reduction
-from widthwise.inference.tiles import tiles
+from widthwise.inference.reduction import Reduction, Sums, add_tile
+from widthwise.inference.tiles import Tile, lookup, tiles
 from widthwise.inference.trained_moments import Moments, rotate
 from widthwise.inference.trained_output import Weights
 from widthwise.inference.training_kernel import Spectrum
@@ -35,17 +39,42 @@ def contracted_moments(flow: QuadrupleFlow, spectrum: Spectrum, y: np.ndarray, c
     reductions = [
         Reduction(clock, spectrum.values, others, at_training, matrices["K"], mean, U) for others, at_training in wanted
     ]
-    for tile in tiles(flow, modes):
-        for family in FAMILIES:
-            orders = reductions[0].orders(family)
-            for leg in tile.legs(family):
-                found = tile.at(family, leg, orders, U)
-                for reduction in reductions:
-                    reduction.add(family, leg, tile, found)
+    for reduction, sums in zip(reductions, add_tiles(flow, modes, reductions), strict=True):
+        reduction.sums = sums
     at_tests, *at_training = (_assemble(reduction, matrices, mean, clock) for reduction in reductions)
     nothing = Moments(np.zeros((outputs, modes)), np.zeros((outputs, modes, outputs, modes)))
     readout = np.concatenate([-matrices["Theta"][modes:, :modes], np.eye(tests)], axis=1)
     return _read(at_tests, readout), _read(at_training[0], U) if at_training else nothing
+
+
+def add_tiles(flow: QuadrupleFlow, modes: int, reductions: list[Reduction]) -> list[Sums]:
+    """All tiles summed, with numpy on the host, or compiled with everything on an accelerator."""
+    on_host = not devices.on_accelerator()
+    place = (lambda arrays: arrays) if on_host else partial(jax.tree.map, jnp.asarray)
+    all_sums, all_given = place([r.sums for r in reductions]), place([r.given for r in reductions])
+    looked_up = lru_cache(maxsize=8)(lambda sizes: place(lookup(sizes, modes)))
+    for tile in tiles(flow, modes, on_host):
+        for family in FAMILIES:
+            orders = reductions[0].orders(family)
+            for leg in tile.legs(family):
+                what = family, leg, orders, looked_up(tile.sizes(family, leg)), all_sums, all_given
+                all_sums = add_tile(tile, *what) if on_host else _add_compiled(tile, *what)
+    return jax.tree.map(np.asarray, all_sums)
+
+
+def _add_compiled(tile: Tile, family: str, leg: int, orders, looked_up, all_sums, all_given) -> list[Sums]:
+    """`add_tile`, compiled once for training inputs and once for test inputs."""
+    shape = tile.is_test, tile.training, tile.inputs, tile.top
+    reads = {read[1] for part in FAMILIES[family].reads.values() for p in part for read in p}
+    tensors = {name: tile.tensors[name] for name in reads}
+    return _add(family, leg, orders, shape, looked_up, all_sums, all_given, tile.where, tile.share, tensors)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=5)
+def _add(family, leg, orders, shape, looked_up, all_sums, all_given, where, share, tensors):
+    is_test, training, inputs, top = shape
+    tile = Tile(where, is_test, training, inputs, top, share, tensors)
+    return add_tile(tile, family, leg, orders, looked_up, all_sums, all_given)
 
 
 def _read(moments: Moments, readout: np.ndarray) -> Moments:

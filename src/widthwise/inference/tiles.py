@@ -9,15 +9,15 @@ them evenly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import permutations
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.devices import by_device
 from widthwise.flow.placed import ORDERS
 from widthwise.flow.quadruple_flow import CHUNKS, QuadrupleFlow
 from widthwise.inference.forms import FAMILIES
@@ -27,21 +27,32 @@ WANTED = tuple(sorted({read[1] for f in FAMILIES.values() for part in f.reads.va
 #: Places of three sorted inputs, and the row of `ORDERS` for the places of four.
 _THREE = tuple(permutations(range(3)))
 _ROW = {tuple(order): row for row, order in enumerate(ORDERS.tolist())}
+#: The row of a triple that no tile holds.
+ABSENT = np.iinfo(np.int32).max
 
 
 def triples(last: int, training: int) -> np.ndarray:
-    """Sorted w ≤ x ≤ y (count, 3) of the tile of an input; a training input's are the first of a later one's."""
-    top = min(last + 1, training)
-    w, x, y = (axis.ravel() for axis in np.indices((top, top, top), dtype=np.int32))
-    order = np.flatnonzero((w <= x) & (x <= y))
-    within = np.stack([w, x, y], axis=1)[order[np.lexsort((w[order], x[order], y[order]))]]
+    """Sorted w ≤ x ≤ y (count, 3) of the tile of an input; a training input's are the first of a later one's.
+
+    >>> triples(1, 5).tolist()
+    [[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
+    """
+    pairs, within = _sorted(training)
     if last < training:
-        return within
-    w, x = (axis.ravel() for axis in np.indices((top, top), dtype=np.int32))
-    order = np.flatnonzero(w <= x)
-    pairs = np.stack([w, x], axis=1)[order[np.lexsort((w[order], x[order]))]]
-    seconds = [np.column_stack([pairs, np.full(len(pairs), y, np.int32)]) for y in range(training, last + 1)]
-    return np.concatenate([within, *seconds])
+        return within[: comb(last + 3, 3)]
+    return np.concatenate([within, *(_with_last(pairs, y) for y in range(training, last + 1))])
+
+
+@lru_cache(maxsize=2)
+def _sorted(inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted pairs (count, 2) and triples (count, 3), ordered by the last input, then by the one before."""
+    singles = np.arange(inputs, dtype=np.int32)[:, None]
+    pairs = np.concatenate([_with_last(singles[: x + 1], x) for x in range(inputs)])
+    return pairs, np.concatenate([_with_last(pairs[: comb(y + 2, 2)], y) for y in range(inputs)])
+
+
+def _with_last(some: np.ndarray, last: int) -> np.ndarray:
+    return np.column_stack([some, np.full(len(some), last, np.int32)])
 
 
 def rank(sorted_triples: np.ndarray, training: int) -> np.ndarray:
@@ -53,10 +64,10 @@ def rank(sorted_triples: np.ndarray, training: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _lookup(sizes: tuple[int, int, int], training: int, count: int, on_host: bool) -> tuple[Any, Any]:
+def lookup(sizes: tuple[int, int, int], training: int) -> tuple[np.ndarray, np.ndarray]:
     """For three legs over the first `sizes` inputs: which order they stand in, and the row of their sorted triple.
 
-    Triples that are not among the first `count`, or hold two test inputs, have the row `count`.
+    Triples that hold two test inputs have the row `ABSENT`.
     """
     legs = np.stack(np.broadcast_arrays(*np.ix_(*(np.arange(size) for size in sizes))))
     order = np.argsort(legs, axis=0, kind="stable")
@@ -65,50 +76,60 @@ def _lookup(sizes: tuple[int, int, int], training: int, count: int, on_host: boo
     for code, (first, second, _) in enumerate(_THREE):
         table[first, second] = code
     ranked = np.take_along_axis(legs, order, axis=0)
-    row = np.where(ranked[1] < training, np.minimum(rank(ranked, training), count), count).astype(np.int32)
-    found = table[places[0], places[1]], row
-    return found if on_host else tuple(map(jnp.asarray, found))
+    row = np.where(ranked[1] < training, rank(ranked, training), ABSENT).astype(np.int32)
+    return table[places[0], places[1]], row
+
+
+class Where(NamedTuple):
+    """A tile in a list of quadruples: its last input, where its quadruples begin and how many they are."""
+
+    last: Any
+    start: Any
+    count: Any
 
 
 class Tile:
     """The quadruples of one last input, and their tensors in all orders, each (24, quadruples).
 
-    On an accelerator all tiles have the same shapes, with zeros in the place of inputs past the last: `share` then is
-    longer than the quadruples are many.
+    `share` and the tensors are those of a whole list; `top` is how many training inputs the legs run over.
     """
 
-    def __init__(self, last: int, training: int, inputs: int, share: Any, tensors: Mapping[str, Any]):
-        self.last, self.training, self.inputs, self.share, self.tensors = last, training, inputs, share, tensors
-        self.top = min(last + 1, training) if isinstance(share, np.ndarray) else training
-
-    @property
-    def is_test(self) -> bool:
-        return self.last >= self.training
+    def __init__(
+        self, where: Where, is_test: bool, training: int, inputs: int, top: int, share: Any, tensors: Mapping[str, Any]
+    ):
+        self.where, self.is_test, self.training, self.inputs = where, is_test, training, inputs
+        self.top, self.share, self.tensors = top, share, tensors
 
     def legs(self, family: str) -> tuple[int, ...]:
         """Where the last input can stand."""
         return FAMILIES[family].external if self.is_test else (0, 1, 2, 3)
 
-    def at(self, family: str, leg: int, orders: Sequence[int], vectors: np.ndarray) -> Any:
+    def sizes(self, family: str, leg: int) -> tuple[int, int, int]:
+        """How many inputs the other legs run over: external ones of a test input's tile over the test inputs too."""
+        first, second, third = (self.inputs if wide else self.top for wide in self._wide(family, leg))
+        return first, second, third
+
+    def _wide(self, family: str, leg: int) -> list[bool]:
+        return [self.is_test and k in FAMILIES[family].external for k in range(4) if k != leg]
+
+    def at(self, family: str, leg: int, orders: Sequence[int], vectors: Any, looked_up: tuple[Any, Any]) -> Any:
         """(event orders, pairings, three other legs) in the eigenbasis, with the last input at one leg.
 
-        External legs of a test input's tile go on from the modes to the test inputs.
+        `looked_up` is `lookup` of the sizes. What is not in the tile is zero.
         """
+        xp = np if isinstance(self.share, np.ndarray) else jnp
         others = [k for k in range(4) if k != leg]
-        wide = [self.is_test and k in FAMILIES[family].external for k in others]
-        sizes = tuple(self.inputs if w else self.top for w in wide)
-        on_host = isinstance(self.share, np.ndarray)
-        code, row = _lookup(sizes, self.training, len(self.share), on_host)
-        xp = np if on_host else jnp
+        code, row = looked_up
+        # one more column, of zeros, for what is not in the tile
+        row = xp.where(row < self.where.count, row + self.where.start, self.share.shape[0])
         found = []
         for order in orders:
             for reads in FAMILIES[family].reads[order]:
                 rows = (count * self._rows(tensor, positions, leg, others) for count, tensor, positions in reads)
-                # one more column, of zeros, for what is not in the tile
                 summed = xp.pad(sum(rows, start=np.zeros(())) * self.share, ((0, 0), (0, 1)))
                 found.append(summed[code, row])
-        stacked = xp.stack(found).reshape(len(orders), 3, *sizes)
-        return turn(stacked, [self._basis(vectors[: self.top], w) for w in wide])
+        stacked = xp.stack(found).reshape(len(orders), 3, *self.sizes(family, leg))
+        return turn(stacked, [self._basis(vectors[: self.top], wide, xp) for wide in self._wide(family, leg)])
 
     def _rows(self, tensor: str, positions: tuple[int, ...], leg: int, others: list[int]):
         """A tensor, legs at its slots by position, for the six orders of the other legs: (6, quadruples)."""
@@ -118,12 +139,12 @@ class Tile:
             rows.append(_ROW[tuple(place[position] for position in positions)])
         return self.tensors[tensor][np.array(rows)]
 
-    def _basis(self, vectors: np.ndarray, wide: bool) -> np.ndarray:
+    def _basis(self, vectors: Any, wide: bool, xp: Any) -> Any:
         if not wide:
             return vectors
-        basis = np.eye(self.inputs)
-        basis[: self.training, : self.training] = vectors
-        return basis
+        more = self.inputs - self.training
+        left, right = xp.zeros((self.training, more)), xp.zeros((more, self.training))
+        return xp.block([[vectors, left], [right, xp.eye(more)]])
 
 
 def turn(found, bases: Sequence[np.ndarray]):
@@ -135,49 +156,40 @@ def turn(found, bases: Sequence[np.ndarray]):
     return found.reshape(*many, *(basis.shape[1] for basis in bases))
 
 
-def tiles(flow: QuadrupleFlow, training: int, on_host: bool | None = None) -> Iterator[Tile]:
-    """The tiles of all inputs, the first inputs several at a time so that compiled steps are filled."""
-    on_host = jax.default_backend() == "cpu" if on_host is None else on_host
-    enough = CHUNKS.get(jax.default_backend(), CHUNKS["gpu"]) if flow.compiled else 1
+def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
+    """The tiles of all inputs, small ones several at a time so that compiled steps are filled.
+
+    On the host a tile's legs stop at its last input. On an accelerator all tiles have the same shapes.
+    """
+    enough = by_device(CHUNKS) if flow.compiled else 1
     waiting: list[tuple[int, np.ndarray]] = []
-    for last in range(flow.inputs):
-        some = triples(last, training)
-        waiting.append((last, np.column_stack([some, np.full(len(some), last, np.int32)])))
-        if sum(len(quads) for _, quads in waiting) >= enough or last == flow.inputs - 1:
+    # the last inputs first: their tiles are the largest, and meet nearly all planes that need many degrees
+    for last in reversed(range(flow.inputs)):
+        waiting.append((last, _with_last(triples(last, training), last)))
+        if sum(len(quads) for _, quads in waiting) >= enough or last == 0:
             tensors = flow.tensors(np.concatenate([quads for _, quads in waiting]), WANTED)
-            cut = _on_host(tensors) if on_host else _on_device(tensors, training, flow.inputs)
-            start = 0
-            for number, quads in waiting:
-                share = 1.0 / np.count_nonzero(quads == number, axis=1)
-                yield Tile(number, training, flow.inputs, *cut(number, start, share))
-                start += len(quads)
+            yield from _cut(waiting, tensors, training, flow.inputs, on_host)
             waiting = []
 
 
-def _on_host(tensors: Mapping[str, Any]):
-    arrays = {name: np.asarray(values) for name, values in tensors.items()}
-    return lambda last, start, share: (
-        share,
-        {name: values[:, start : start + len(share)] for name, values in arrays.items()},
-    )
-
-
-def _on_device(tensors: Mapping[str, Any], training: int, inputs: int):
-    """Slices of one length, filled up with zeros by their shares."""
-    longest = [comb(training + 2, 3), comb(training + 2, 3) + (inputs - training) * comb(training + 1, 2)]
-    padded = {name: jnp.pad(values, ((0, 0), (0, longest[1]))) for name, values in tensors.items()}
-
-    def cut(last: int, start: int, share: np.ndarray):
-        length = longest[last >= training]
-        own = {name: _slice(values, start, length) for name, values in padded.items()}
-        return jnp.asarray(np.pad(share, (0, length - len(share)))), own
-
-    return cut
-
-
-@partial(jax.jit, static_argnums=2)
-def _slice(values, start, length: int):
-    return jax.lax.dynamic_slice_in_dim(values, start, length, axis=1)
+def _cut(
+    waiting: list[tuple[int, np.ndarray]], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
+) -> Iterator[Tile]:
+    """The tiles of some last inputs with their quadruples; tensors may be longer than all of these."""
+    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in waiting])
+    length = next(iter(tensors.values())).shape[1]
+    shares = np.pad(shares, (0, length - len(shares)))
+    start, share = 0, shares if on_host else jnp.asarray(shares)
+    arrays = {name: np.asarray(values) for name, values in tensors.items()} if on_host else tensors
+    for last, quads in waiting:
+        count, top = len(quads), min(last + 1, training) if on_host else training
+        if on_host:
+            here = slice(start, start + count)
+            own = {name: values[:, here] for name, values in arrays.items()}
+            yield Tile(Where(last, 0, count), last >= training, training, inputs, top, shares[here], own)
+        else:
+            yield Tile(Where(last, start, count), last >= training, training, inputs, top, share, arrays)
+        start += count
 
 
 def count_quadruples(training: int, tests: int, depth: int) -> int:

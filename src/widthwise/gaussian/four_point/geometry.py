@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 #: The three ways to split four places into two planes.
@@ -16,43 +18,57 @@ class Geometry(NamedTuple):
     With u = O(turn_first) u', w = O(turn_second) w', E[u' w'ᵀ] = diag(first, second), |second| ≤ first ≤ 1.
     """
 
-    pairing: np.ndarray
-    turn_first: np.ndarray
-    turn_second: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
+    pairing: Any
+    turn_first: Any
+    turn_second: Any
+    first: Any
+    second: Any
 
 
-def geometry(rho: np.ndarray, quads: np.ndarray) -> Geometry:
+def geometry(rho: Any, quads: Any) -> Geometry:
     """For every quadruple the pairing whose planes are least correlated: the series then converges fastest."""
-    best = None
+    xp, best = _library(rho), None
     for number, places in enumerate(PAIRINGS):
         a, b, c, d = (quads[:, k] for k in places)
-        turned = _decompose(_cross(rho, a, b, c, d))
-        entry = Geometry(np.full(len(quads), number), *turned)
+        turned = _decompose(_cross(rho, a, b, c, d), xp)
+        entry = Geometry(xp.full(len(quads), number), *turned)
         if best is None:
             best = entry
         else:
             # a small margin keeps the first pairing where it makes no difference
             better = entry.first < best.first - 1e-12
-            best = Geometry(*(np.where(better, new, old) for new, old in zip(entry, best, strict=True)))
+            best = Geometry(*(xp.where(better, new, old) for new, old in zip(entry, best, strict=True)))
     assert best is not None
     return best
 
 
-def plane_coordinates(rho: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def planes_of(plane: Any, quads: Any, pairing: Any) -> tuple[Any, Any]:
+    """The two planes of each quadruple, by their numbers plane[a, b]."""
+    xp = _library(plane)
+    places = xp.asarray(np.array(PAIRINGS))[pairing]
+    a, b, c, d = (xp.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
+    return plane[a, b], plane[c, d]
+
+
+def _library(array: Any) -> Any:
+    """jax for its own arrays, numpy for others."""
+    return jnp if isinstance(array, jax.Array) else np
+
+
+def plane_coordinates(rho: Any, a: Any, b: Any) -> tuple[Any, Any]:
     """Correlation and √(1−ρ²) inside the planes (a, b); exactly 1 and 0 for an input with itself."""
-    correlation = np.where(a == b, 1.0, rho[a, b])
-    return correlation, np.sqrt(np.maximum(1.0 - correlation**2, 0.0))
+    xp = _library(rho)
+    correlation = xp.where(a == b, 1.0, rho[a, b])
+    return correlation, xp.sqrt(xp.maximum(1.0 - correlation**2, 0.0))
 
 
-def _cross(rho, a, b, c, d) -> tuple[np.ndarray, ...]:
+def _cross(rho: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[Any, ...]:
     """R = L⁻¹ ρ L'⁻ᵀ between u = (ẑ_a, (ẑ_b − ρẑ_a)/width) and w likewise; a line has no second coordinate."""
+    xp = _library(rho)
     r1, w1 = plane_coordinates(rho, a, b)
     r2, w2 = plane_coordinates(rho, c, d)
-    i1 = np.divide(1.0, w1, out=np.zeros_like(w1), where=w1 > 1e-8)
-    i2 = np.divide(1.0, w2, out=np.zeros_like(w2), where=w2 > 1e-8)
-    ac, ad, bc, bd = (np.where(x == y, 1.0, rho[x, y]) for x, y in ((a, c), (a, d), (b, c), (b, d)))
+    i1, i2 = (xp.where(w > 1e-8, 1.0 / xp.where(w > 1e-8, w, 1.0), 0.0) for w in (w1, w2))
+    ac, ad, bc, bd = (xp.where(x == y, 1.0, rho[x, y]) for x, y in ((a, c), (a, d), (b, c), (b, d)))
     R11 = ac
     R12 = (ad - r2 * ac) * i2
     R21 = (bc - r1 * ac) * i1
@@ -60,11 +76,11 @@ def _cross(rho, a, b, c, d) -> tuple[np.ndarray, ...]:
     return R11, R12, R21, R22
 
 
-def _decompose(R: tuple[np.ndarray, ...]):
+def _decompose(R: tuple[Any, ...], xp: Any):
     """Rotation angles and signed singular values of 2×2 matrices: R = O(φ) diag(s, t) O(θ)ᵀ."""
     R11, R12, R21, R22 = R
     E, F, G, H = 0.5 * (R11 + R22), 0.5 * (R11 - R22), 0.5 * (R21 + R12), 0.5 * (R21 - R12)
-    rotation, reflection = np.hypot(E, H), np.hypot(F, G)
-    one, two = np.arctan2(G, F), np.arctan2(H, E)
-    largest = np.minimum(rotation + reflection, 1.0)
-    return 0.5 * (two + one), 0.5 * (one - two), largest, np.clip(rotation - reflection, -1.0, 1.0)
+    rotation, reflection = xp.hypot(E, H), xp.hypot(F, G)
+    one, two = xp.arctan2(G, F), xp.arctan2(H, E)
+    largest = xp.minimum(rotation + reflection, 1.0)
+    return 0.5 * (two + one), 0.5 * (one - two), largest, xp.clip(rotation - reflection, -1.0, 1.0)

@@ -7,8 +7,8 @@ s^M √(Σ_{n>M} ‖C_n‖²) √(Σ_{n>M} ‖D_n‖²).
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,77 +20,75 @@ from widthwise.gaussian.four_point.harmonics import harmonics, turn
 from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, half_size
 
 
-def planes_of(plane: np.ndarray, quads: np.ndarray, pairing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two planes of each quadruple, by their numbers plane[a, b]."""
-    places = np.array(PAIRINGS)[pairing]
-    a, b, c, d = (np.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
-    return plane[a, b], plane[c, d]
+def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
+    """Bounds (quadruples, edges) on what all degrees from each edge on contribute, relative to norms.
 
-
-def truncation(tables: PlaneTables, first: np.ndarray, second: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Bound on what all degrees of the tables leave out, relative to the norms."""
-    return np.power(s, tables.degrees) * tables.left[first] * tables.left[second]
+    `left` is that of `PlaneTables`.
+    """
+    return s[:, None] ** edges * left[first] * left[second]
 
 
 class Overlaps(NamedTuple):
-    """For each quadruple and assignment: the value, an estimate of what is left out, and √⟨f²⟩√⟨g²⟩."""
+    """For each quadruple and assignment: the value, what the last block changed, and √⟨f²⟩√⟨g²⟩."""
 
     values: np.ndarray
-    left: np.ndarray
+    change: np.ndarray
     size: np.ndarray
 
 
 def overlaps(
-    tables: PlaneTables, placed: tuple[Orders, ...], first, second, place: Geometry, tolerance: float
-) -> Overlaps:
-    """What the degrees of the tables contribute to each quadruple.
+    tables: PlaneTables, placed: tuple[Orders, ...], first: np.ndarray, second: np.ndarray, place: Geometry,
+    until: np.ndarray,
+) -> Overlaps:  # fmt: skip
+    """What the degrees of the tables below `until`, a multiple of the block, contribute to each quadruple.
 
-    For smooth activations blocks of degrees fall off at least geometrically, so what is left is taken as twice the last
-    one. For each quadruple they end once two in a row are below a tenth of the tolerance: its value does not depend on
-    which others are computed with it.
+    Its value does not depend on which others are computed with it.
     """
     ratio = np.divide(place.second, place.first, out=np.zeros_like(place.second), where=place.first > 0.0)
-    where = [jnp.asarray(x) for x in (first, second, place.first, ratio, place.turn_first, place.turn_second)]
-    chosen = jnp.asarray(_columns(tables.types, placed)[place.pairing])
-    size = _sizes(jnp.asarray(tables.norm), where[0], where[1], chosen)
-    total = jnp.zeros((len(first), len(tables.types), len(tables.types)))
-    values, change, quiet = jnp.zeros(size.shape), size, jnp.zeros(len(first), int)
+    fields = first, second, place.first, ratio, place.turn_first, place.turn_second, until
+    where = Where(*(jnp.asarray(field) for field in fields))
+    pairs, column = type_pairs(tables.types, placed)
+    size = tables.norm[first][:, list(pairs[0])] * tables.norm[second][:, list(pairs[1])]
+    values = change = jnp.zeros(size.shape)
     for block in tables.blocks:
-        given = (block.cosine, block.sine, _matrices(block.start), float(block.start))
-        so_far = (total, values, change, quiet)
-        total, values, change, quiet = _add_block(*so_far, size, 0.1 * tolerance, chosen, *given, *where)
-        if int(quiet.min()) == 2:
+        if block.start >= until.max():
             break
-    return Overlaps(np.asarray(values), 2.0 * np.asarray(change), np.asarray(size))
-
-
-@jax.jit
-def _sizes(norm, first, second, chosen):
-    return norm[first[:, None], chosen[:, 0]] * norm[second[:, None], chosen[:, 1]]
+        given = (block.cosine, block.sine, harmonic_matrices(block.start))
+        values, change = _compiled_block(pairs, values, change, given, float(block.start), where)
+    own = column[place.pairing]
+    return Overlaps(*(np.take_along_axis(np.asarray(x), own, axis=1) for x in (values, change, size)))
 
 
 @lru_cache(maxsize=64)
-def _matrices(start: int):
+def harmonic_matrices(start: int):
     """Harmonic matrices of a block, transposed: (degrees, half, half) for cosine and for sine parts."""
     half = half_size(start)
     made = [harmonics(start + k, half) for k in range(BLOCK)]
     return np.stack([h.cosine.T for h in made]), np.stack([h.sine.T for h in made])
 
 
-@jax.jit
-def _add_block(
-    total, values, change, quiet, size, small, chosen, cosine, sine, matrices, start, first, second, s, ratio,
-    turn_first, turn_second,
-):  # fmt: skip
-    """Add the degrees of a block to the sums over pairs of types (quadruples, types, types).
+class Where(NamedTuple):
+    """For each quadruple: its two planes, s, t/s, the turns of the planes, and the degree where it ends."""
 
-    Returns them, the wanted ones, how these have changed, and in how many blocks in a row, up to two, by no more than
-    `small` relative to the sizes. After two they stay as they are.
+    first: Any
+    second: Any
+    s: Any
+    ratio: Any
+    turn_first: Any
+    turn_second: Any
+    until: Any
+
+
+def add_block(pairs, values, change, block, start, where: Where):
+    """Add the degrees of a block to the sums over pairs of types (quadruples, pairs); returns them and the change.
+
+    A block is its cosine and sine parts and `harmonic_matrices`.
     """
+    (cosine, sine, matrices), ratio = block, where.ratio
     half = cosine.shape[-1]
     even_powers = jnp.power(ratio[:, None], 2.0 * jnp.arange(half))
     m = 2.0 * jnp.arange(half)[None, None, :] + jnp.arange(2.0)[:, None, None]
-    angles = [m * turn[None, :, None] for turn in (turn_first, turn_second)]  # (parities, quadruples, half)
+    angles = [m * turn[None, :, None] for turn in (where.turn_first, where.turn_second)]  # (parities, quadruples, half)
     trig = [(jnp.cos(angle), jnp.sin(angle)) for angle in angles]
 
     def plane(parts, rows, trig, parity, to_even, to_odd):
@@ -101,25 +99,32 @@ def _add_block(
     def degree(total, inputs):
         k, c, d, to_even, to_odd = inputs
         parity = (k % 2).astype(bool)
-        even_a, odd_a = plane((c, d), first, trig[0], parity, to_even, to_odd)
-        even_b, odd_b = plane((c, d), second, trig[1], parity, to_even, to_odd)
-        weight = (jnp.power(s, start + k)[:, None] * even_powers)[:, None, :]
+        even_a, odd_a = plane((c, d), where.first, trig[0], parity, to_even, to_odd)
+        even_b, odd_b = plane((c, d), where.second, trig[1], parity, to_even, to_odd)
+        weight = (jnp.power(where.s, start + k)[:, None] * even_powers)[:, None, :]
         total = total + jnp.einsum("qsk,qtk->qst", even_a * weight, even_b)
         return total + jnp.einsum("qsk,qtk->qst", odd_a * (weight * ratio[:, None, None]), odd_b), None
 
-    total = jax.lax.scan(degree, total, (jnp.arange(BLOCK), cosine, sine, *matrices))[0]
-    now = total[jnp.arange(len(total))[:, None], chosen[:, 0], chosen[:, 1]]
-    done = (quiet == 2)[:, None]
-    now = jnp.where(done, values, now)
-    change = jnp.where(done, change, jnp.abs(now - values))
-    still = jnp.all(change <= small * size, axis=1)
-    return total, now, change, jnp.where(still, jnp.minimum(quiet + 1, 2), 0)
+    nothing = jnp.zeros((len(values), *[cosine.shape[2]] * 2))
+    # all pairs of types in one product, of which some are read, are quicker than those alone
+    more = jax.lax.scan(degree, nothing, (jnp.arange(BLOCK), cosine, sine, *matrices))[0][:, *map(np.array, pairs)]
+    wanted = (start < where.until)[:, None]
+    return jnp.where(wanted, values + more, values), jnp.where(wanted, jnp.abs(more), change)
+
+
+_compiled_block = partial(jax.jit, static_argnums=0)(add_block)
 
 
 @lru_cache(maxsize=64)
-def _columns(types: tuple[tuple[int, int], ...], placed: tuple[Orders, ...]) -> np.ndarray:
-    """For each pairing and assignment, the types on the two planes: (pairings, 2, assignments)."""
+def type_pairs(
+    types: tuple[tuple[int, int], ...], placed: tuple[Orders, ...]
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray]:
+    """Types on the two planes for each assignment, and for each pairing which of these an assignment has.
+
+    All ways to place the orders of a family are there, so that another pairing has the same pairs in another order.
+    """
     where = {pair: number for number, pair in enumerate(types)}
-    return np.array(
-        [[[where[o[p[0]], o[p[1]]] for o in placed], [where[o[p[2]], o[p[3]]] for o in placed]] for p in PAIRINGS]
-    )
+    found = [[(where[o[a], o[b]], where[o[c], o[d]]) for o in placed] for a, b, c, d in PAIRINGS]
+    number = {pair: column for column, pair in enumerate(found[0])}
+    first, second = zip(*found[0], strict=True)
+    return (first, second), np.array([[number[pair] for pair in pairing] for pairing in found])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from widthwise.activations import Activation
+from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders, quadruples
-from widthwise.gaussian.four_point.geometry import Geometry, geometry
-from widthwise.gaussian.four_point.overlap import overlaps, planes_of, truncation
+from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
+from widthwise.gaussian.four_point.overlap import bounds, overlaps
 from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolvable
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
@@ -77,7 +77,7 @@ class PlaneSeries:
         where = geometry(self.rho, quads[left])
         for start, degrees in zip((0, *schedule), schedule, strict=False):
             only = None if len(small) else _wanted(len(self.K), quads[left], where)
-            tables = self._tables(start, degrees, only)
+            tables = self.tables(start, degrees, only)
             if len(small):
                 _fill_small(values, tables, quads, distinct)
                 errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
@@ -87,7 +87,7 @@ class PlaneSeries:
                 break
         return values, errors
 
-    def _tables(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
+    def tables(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
         """Tables of the planes that are wanted, added to those kept."""
         if self.kept is None:
             return self._made(start, degrees, only)
@@ -118,19 +118,25 @@ class _Task(NamedTuple):
 def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, values, errors, task: _Task) -> np.ndarray:
     """Add to the values of the given rows and set their errors; returns which rows are above the tolerance."""
     unfinished = np.empty(len(rows), bool)
-    order = np.argsort(place.first, kind="stable")  # quadruples that converge alike stand together
-    chunk = FEW if len(rows) <= FEW else CHUNKS.get(jax.default_backend(), CHUNKS["gpu"])
+    first, second = planes_of(tables.plane, quads, place.pairing)
+    left = bounds(tables.edges, tables.left, first, second, place.first)
+    # past a kink degrees fall off too slowly for anything but the bound to tell what is left
+    enough = left[:, 1:] <= (0.0 if task.slow else task.tolerance)
+    last = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, left.shape[1] - 1)
+    left = np.take_along_axis(left, last[:, None], axis=1)
+    order = np.argsort(last, kind="stable")
+    chunk = FEW if len(rows) <= FEW else by_device(CHUNKS)
     for start in range(0, len(order), chunk):
         some = order[start : start + chunk]
         padded = np.pad(some, (0, chunk - len(some)), mode="edge")
         here = Geometry(*(field[padded] for field in place))
-        first, second = planes_of(tables.plane, quads[padded], here.pairing)
-        # past a kink degrees fall off too slowly for the last block to tell what is left
-        found = overlaps(tables, placed, first, second, here, 0.0 if task.slow else task.tolerance)
-        left = truncation(tables, first, second, here.first)[:, None] * found.size if task.slow else found.left
+        found = overlaps(tables, placed, first[padded], second[padded], here, tables.edges[last[padded]])
+        # for smooth activations blocks of degrees fall off at least geometrically
+        left_out = left[padded] * found.size
+        left_out = left_out if task.slow else np.minimum(left_out, 2.0 * found.change)
         values[rows[some]] += found.values[: len(some)]
-        errors[rows[some]] = (left + 1e-13 * found.size)[: len(some)]
-        unfinished[some] = np.any(left > task.tolerance * found.size, axis=1)[: len(some)]
+        errors[rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
+        unfinished[some] = np.any(left_out > task.tolerance * found.size, axis=1)[: len(some)]
         task.progress(1.0 - (len(rows) - start - len(some)) / task.quadruples)
     return unfinished
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
+from widthwise import devices
 from widthwise.activations import Activation, evaluate
+from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.grids import Grid
 from widthwise.gaussian.polynomials import basis
@@ -31,7 +33,7 @@ class PlaneMoments(NamedTuple):
     (a,a,a,b), (a,a,b,b), (a,b,b,b) for each assignment (3, assignments) and of (a,a,a,a) (assignments).
     """
 
-    coefficients: np.ndarray
+    coefficients: Any
     norm: np.ndarray
     two: np.ndarray
     one: np.ndarray
@@ -92,26 +94,45 @@ def smooth_moments(
     found: Singles, data: PlaneSeriesData, types, placed: tuple[Orders, ...], degrees: int, first, second, rho
 ) -> PlaneMoments:
     """Planes (first, second) with correlation rho inside; an input with itself needs no series."""
-    orders = sorted(found.values)
-    p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
-    coefficients = np.zeros((len(first), len(types), degrees, degrees))
-    apart = np.flatnonzero(first != second)
-    backend = jax.default_backend()
-    step = max(1, _NUMBERS.get(backend, _NUMBERS["gpu"]) // (len(orders) * degrees) ** 2)
-    for start in range(0, len(apart), step):
-        rows = apart[start : start + step]
-        padded = np.pad(rows, (0, step - len(rows)), mode="edge")
-        made = _coefficients(data, backend == "cpu", first[padded], second[padded], rho[padded])
-        coefficients[rows] = np.asarray(made)[: len(rows), p, :, q].swapaxes(0, 1)
-    alone = np.flatnonzero(first == second)
-    for number, pair in enumerate(types):
-        series = _two_factors(found, pair, first[alone])[:, :degrees]
-        coefficients[alone, number, : series.shape[1], 0] = series
+    coefficients = _all_coefficients(found, data, types, degrees, first, second, rho)
     overlap = _Overlaps(found, first, second, rho)
     norm = np.stack([overlap((a, a), (b, b)) for a, b in types], axis=1)
     two = np.stack([np.stack([overlap(o[:k], o[k:]) for o in placed], axis=1) for k in (3, 2, 1)], axis=1)
     one = np.stack([found.fourth[tuple(sorted(o))][first] for o in placed], axis=1)
     return PlaneMoments(coefficients, norm, two, one)
+
+
+def _all_coefficients(found: Singles, data: PlaneSeriesData, types, degrees: int, first, second, rho) -> Any:
+    """Coefficients of all planes; with an accelerator they stay there."""
+    orders, accelerated = sorted(found.values), devices.on_accelerator()
+    p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
+    step = max(1, by_device(_NUMBERS) // (len(orders) * degrees) ** 2)
+    alone = np.flatnonzero(first == second)
+    straight = np.zeros((len(alone), len(types), degrees))
+    for number, pair in enumerate(types):
+        series = _two_factors(found, pair, first[alone])[:, :degrees]
+        straight[:, number, : series.shape[1]] = series
+
+    def made(rows: np.ndarray) -> jax.Array:
+        padded = np.pad(rows, (0, step - len(rows)), mode="edge")
+        return _coefficients(data, not accelerated, first[padded], second[padded], rho[padded])
+
+    if accelerated:
+        every = np.arange(len(first))
+        pieces = [_of_types(made(every[start : start + step]), p, q) for start in range(0, len(every), step)]
+        return jnp.concatenate(pieces)[: len(first)].at[alone].set(0.0).at[alone, :, :, 0].set(straight)
+    coefficients, apart = np.zeros((len(first), len(types), degrees, degrees)), np.flatnonzero(first != second)
+    for start in range(0, len(apart), step):
+        rows = apart[start : start + step]
+        coefficients[rows] = np.asarray(made(rows))[: len(rows), p, :, q].swapaxes(0, 1)
+    coefficients[alone, :, :, 0] = straight
+    return coefficients
+
+
+@jax.jit
+def _of_types(coefficients, p, q):
+    """From (planes, order at a, degree, order at b, degree) to (planes, types, degree, degree)."""
+    return coefficients[:, p, :, q].swapaxes(0, 1)
 
 
 def _two_factors(found: Singles, pair: tuple[int, int], inputs: np.ndarray) -> np.ndarray:

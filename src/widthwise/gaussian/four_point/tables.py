@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
+from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders, pair_types
 from widthwise.gaussian.four_point.grids import smooth_grid
 from widthwise.gaussian.four_point.harmonics import harmonics
@@ -30,8 +32,8 @@ from widthwise.gaussian.four_point.smooth_planes import (
 
 #: Degrees are handled in blocks of this many.
 BLOCK = 8
-#: Coefficients of planes that are worked on at a time.
-PIECE = 1 << 22
+#: Coefficients of planes that are worked on at a time, on a processor and with an accelerator.
+PIECES = {"cpu": 1 << 22, "gpu": 1 << 26}
 #: Terms of the single-input series that are tried in turn.
 TERMS = (96, 192, 384, 768)
 
@@ -54,7 +56,8 @@ class PlaneTables:
     """Everything that pairs of inputs say about quadruples.
 
     `plane[a, b]` numbers the planes a ≤ b; blocks and norms have room for some more. `norm[plane, type]` is
-    √⟨(σ^(p)_a σ^(q)_b)²⟩, `left[plane]` the largest share of any type's norm that all degrees together leave out.
+    √⟨(σ^(p)_a σ^(q)_b)²⟩, `left[plane, edge]` the largest share of any type's norm that is left out by the degrees
+    below an edge: each block begins at one, and the last one is past all blocks.
     `two[plane, k, assignment]` are the moments of the sorted quadruples (a,a,a,b), (a,a,b,b), (a,b,b,b) and
     `one[a, assignment]` those of (a,a,a,a).
     """
@@ -67,6 +70,10 @@ class PlaneTables:
     left: np.ndarray
     two: np.ndarray
     one: np.ndarray
+
+    @property
+    def edges(self) -> np.ndarray:
+        return np.array([*(block.start for block in self.blocks), self.degrees])
 
 
 def resolvable(activation: Activation, K: np.ndarray, accuracy: float) -> bool:
@@ -99,20 +106,29 @@ def plane_tables(
         if accuracy is None
         else _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy)
     )
-    room = plane_room(len(first))
-    blocks = [_empty_block(degree, room, len(types)) for degree in range(start, degrees, BLOCK)]
+    room, starts = plane_room(len(first)), range(start, degrees, BLOCK)
+    parts: list[list[Any]] = [[] for _ in starts]
     moments = []
-    step = max(1, PIECE // (len(types) * degrees**2))
+    step = max(1, by_device(PIECES) // (len(types) * degrees**2))
     for begin in range(0, len(first), step):
         piece = slice(begin, begin + step)
         found = moments_of(first[piece], second[piece], rho[piece])
-        for k, degree in enumerate(range(start, degrees, BLOCK)):
-            _fill_block(blocks[k][:, :, piece][:, :, : len(found.norm)], found.coefficients, degree)
-        moments.append(_sizes(found, degrees))
+        for made, degree in zip(parts, starts, strict=True):
+            made.append(harmonic_parts(found.coefficients, degree))
+        moments.append(_sizes(found, start, degrees))
     norm, left, two, one = (np.concatenate(column) for column in zip(*moments, strict=True))
-    made = [Block(start + BLOCK * k, *map(jnp.asarray, blocks.pop(0))) for k in range(len(blocks))]
     norm = np.pad(norm, ((0, room - len(norm)), (0, 0)), constant_values=1.0)
-    return PlaneTables(types, degrees, plane, made, norm, left, two, one[first == second])
+    blocks = [Block(degree, *_filled(parts.pop(0), room)) for degree in starts]
+    return PlaneTables(types, degrees, plane, blocks, norm, left, two, one[first == second])
+
+
+def _filled(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
+    """Parts (2, degrees, planes, types, half) of several pieces together, with zeros up to the room for planes."""
+    used = sum(part.shape[2] for part in parts)
+    xp = np if isinstance(parts[0], np.ndarray) else jnp
+    empty = xp.zeros((*parts[0].shape[:2], room - used, *parts[0].shape[3:]))
+    together = xp.concatenate([*parts, empty], axis=2)
+    return jnp.asarray(together[0]), jnp.asarray(together[1])
 
 
 def plane_room(planes: int) -> int:
@@ -167,6 +183,7 @@ def _by_series(activation, types, placed, degrees: int, scale, first, second, rh
     def moments(first, second, rho) -> PlaneMoments:
         found, poor = by_terms(first, second, rho), series_left(one, placed, rho, first, second) > accuracy
         if poor.any():
+            found = found._replace(coefficients=np.array(found.coefficients))
             for whole, part in zip(found, by_panels(first[poor], second[poor], rho[poor]), strict=True):
                 whole[poor] = part
         return found
@@ -174,32 +191,62 @@ def _by_series(activation, types, placed, degrees: int, scale, first, second, rh
     return moments
 
 
-def _sizes(found: PlaneMoments, degrees: int) -> tuple[np.ndarray, ...]:
-    """√⟨f²⟩, the largest share of it that the degrees leave out, and the moments of one and two inputs."""
+def _sizes(found: PlaneMoments, start: int, degrees: int) -> tuple[np.ndarray, ...]:
+    """√⟨f²⟩, the largest share of it that degrees below each edge leave out, and the moments of one and two inputs."""
     norm = np.maximum(found.norm, 1e-300)
-    inside = np.add.outer(np.arange(degrees), np.arange(degrees)) < degrees
-    share = np.einsum("ptij,ptij,ij->pt", found.coefficients, found.coefficients, inside.astype(float)) / norm
+    edges = np.arange(start, degrees + 1, BLOCK)
+    degree = np.add.outer(np.arange(degrees), np.arange(degrees))
+    number = np.searchsorted(edges, degree, side="right")
+    inside = (number[..., None] <= np.arange(len(edges))).astype(float)
+    share = np.asarray(_squares(found.coefficients, inside.reshape(degrees**2, -1))) / norm[..., None]
     left = np.sqrt(np.maximum(1.0 - share.min(axis=1), 64 * np.finfo(float).eps))
     return np.sqrt(norm), left, found.two, found.one
 
 
+def _squares(coefficients, inside):
+    """Sums of squares (planes, types, edges)."""
+    return (coefficients**2).reshape(*coefficients.shape[:2], -1) @ inside
+
+
 def half_size(start: int) -> int:
-    """Harmonics of one parity that the block at degree `start` has room for; few sizes, so that few are compiled."""
-    half = BLOCK
+    """Harmonics of one parity that the block at degree `start` has room for; few sizes, so that few are compiled.
+
+    >>> [half_size(start) for start in range(0, 72, 8)]
+    [4, 8, 12, 16, 24, 24, 32, 32, 48]
+    """
+    half = BLOCK // 2
     while 2 * half < start + BLOCK:
-        half *= 2
+        half += max(BLOCK // 2, 2 ** (half.bit_length() - 2))
     return half
 
 
-def _empty_block(start: int, planes: int, types: int) -> np.ndarray:
-    """Cosine and sine parts (2, degrees, planes, types, half)."""
-    return np.zeros((2, BLOCK, planes, types, half_size(start)))
+def harmonic_parts(coefficients: Any, start: int) -> Any:
+    """Cosine and sine parts (2, degrees, planes, types, half) of the block at `start`, from plane coefficients."""
+    if isinstance(coefficients, np.ndarray):
+        return _parts(coefficients, *_harmonics(start))
+    return _compiled_parts(coefficients, *_harmonics(start))
 
 
-def _fill_block(parts: np.ndarray, coefficients: np.ndarray, start: int) -> None:
-    for k in range(BLOCK):
-        degree = start + k
-        matrices = harmonics(degree, parts.shape[-1])
-        for part, matrix, top in ((0, matrices.cosine, degree), (1, matrices.sine, degree - 1)):
-            i = np.arange(top, -1, -2)
-            parts[part, k] = coefficients[:, :, i, degree - i] @ matrix[: len(i)]
+def _parts(coefficients, i, j, matrices):
+    planes, types = coefficients.shape[:2]
+    chosen = coefficients.reshape(planes * types, *coefficients.shape[2:])[:, i, j]
+    moved = chosen.transpose(1, 2, 0, 3) @ matrices
+    return moved.reshape(*moved.shape[:2], planes, types, -1)
+
+
+_compiled_parts = jax.jit(_parts)
+
+
+@lru_cache(maxsize=64)
+def _harmonics(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Degrees in u_1 and u_2 (2, degrees, half) that cosine and sine parts read, and matrices (2, degrees, half, half).
+
+    Past the last one the matrices have rows of zeros.
+    """
+    half = half_size(start)
+    degree = start + np.arange(BLOCK)[:, None]
+    top = np.stack([degree, degree - 1])
+    i = top - 2 * np.arange(half)
+    made = [harmonics(start + k, half) for k in range(BLOCK)]
+    matrices = np.stack([[h.cosine for h in made], [h.sine for h in made]])
+    return np.where(i >= 0, i, 0), np.where(i >= 0, degree - i, 0), matrices

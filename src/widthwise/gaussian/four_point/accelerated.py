@@ -1,0 +1,146 @@
+"""The Hermite-plane route with lists of quadruples on an accelerator; the host makes the tables and nothing else."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry, geometry, planes_of
+from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, harmonic_matrices, type_pairs
+from widthwise.gaussian.four_point.planes import DEGREES, PlaneSeries
+from widthwise.gaussian.four_point.tables import PlaneTables
+
+#: Quadruples whose degrees are summed at a time; lists are multiples of it.
+PIECE = 1 << 14
+#: Tables up to this degree are made for all planes at once: those that grow are compiled for again and again.
+EVERY_PLANE = 128
+
+
+class Found(NamedTuple):
+    """For each quadruple: values and error bounds (quadruples, assignments), and whether more degrees are needed."""
+
+    values: Any
+    errors: Any
+    unfinished: Any
+
+
+class _Placed(NamedTuple):
+    """`PlaneTables` on the accelerator, as long as the room of the planes."""
+
+    plane: Any
+    left: Any
+    norm: Any
+    blocks: list[tuple[Any, Any, Any]]
+
+    @classmethod
+    def of(cls, tables: PlaneTables) -> _Placed:
+        left = np.pad(tables.left, ((0, len(tables.norm) - len(tables.left)), (0, 0)))
+        blocks = [(block.cosine, block.sine, harmonic_matrices(block.start)) for block in tables.blocks]
+        return jax.tree.map(jnp.asarray, cls(tables.plane, left, tables.norm, blocks))
+
+
+class AcceleratedSeries:
+    """`PlaneSeries` of a smooth activation for lists of one length, a multiple of `PIECE`."""
+
+    def __init__(self, series: PlaneSeries):
+        self.series, self.rho = series, jnp.asarray(series.rho)
+        self.placed: dict[int, tuple[PlaneTables, _Placed]] = {}
+        self.straight: tuple[Any, ...] = ()
+
+    def __call__(self, quads: Any) -> tuple[Any, Any]:
+        """Values and error bounds (quadruples, assignments) of sorted quadruples (count, 4), on the accelerator."""
+        place, few = _locate(self.rho, quads)
+        count = quads.shape[0], len(self.series.placed)
+        found = Found(jnp.zeros(count), jnp.zeros(count), ~few)
+        for start, degrees in zip((0, *DEGREES), DEGREES, strict=False):
+            tables = self._tables(start, degrees, quads, place, found.unfinished)
+            here = self.placed[degrees][1]
+            pairs, column = type_pairs(tables.types, self.series.placed)
+            found = _add(pairs, tuple(tables.edges.tolist()), column, here, self.series.tolerance, quads, place, found)
+            if not start:
+                found = _fill_few(here.plane, *self.straight, quads, few, found)
+            if not bool(found.unfinished.any()):
+                break
+        return found.values, found.errors
+
+    def _tables(self, start: int, degrees: int, quads: Any, place: Geometry, unfinished: Any) -> PlaneTables:
+        every = degrees <= EVERY_PLANE
+        only = None if every else np.asarray(_wanted(self.rho, quads, place.pairing, unfinished))
+        tables = self.series.tables(start, degrees, only)
+        if degrees not in self.placed or self.placed[degrees][0] is not tables:
+            self.placed[degrees] = tables, _Placed.of(tables)
+            self.straight = self.straight or (jnp.asarray(tables.two), jnp.asarray(tables.one))
+        return tables
+
+
+@jax.jit
+def _locate(rho, quads) -> tuple[Geometry, Any]:
+    """How the planes of quadruples lie, and which quadruples hold one or two different inputs."""
+    return geometry(rho, quads), jnp.count_nonzero(jnp.diff(quads, axis=1), axis=1) < 2
+
+
+@jax.jit
+def _wanted(rho, quads, pairing, unfinished):
+    """Planes (inputs, inputs) that unfinished quadruples need."""
+    places = jnp.asarray(PAIRINGS)[pairing]
+    a, b, c, d = (jnp.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
+    return jnp.zeros(rho.shape, bool).at[a, b].max(unfinished).at[c, d].max(unfinished)
+
+
+@jax.jit
+def _fill_few(plane, two, one, quads, few, found: Found) -> Found:
+    """Quadruples of one or two different inputs, straight from the moments of the planes."""
+    w, x, y, z = quads.T
+    kind = jnp.where(y == w, 0, jnp.where(x == w, 1, 2))
+    straight = jnp.where((w == z)[:, None], one[w], two[plane[w, z], kind])
+    values = jnp.where(few[:, None], straight, found.values)
+    return found._replace(values=values, errors=jnp.where(few[:, None], 1e-13 * jnp.abs(values), found.errors))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometry, found: Found) -> Found:
+    """Add the degrees of some tables to unfinished quadruples, to each as many blocks as its bound asks for.
+
+    Quadruples are sorted, those with most blocks first, so that each block meets the first pieces of the list alone.
+    """
+    first, second = planes_of(tables.plane, quads, place.pairing)
+    left = bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
+    enough = left[:, 1:] <= tolerance
+    last = jnp.where(enough.any(axis=1), jnp.argmax(enough, axis=1) + 1, len(edges) - 1)
+    left = jnp.take_along_axis(left, last[:, None], axis=1)
+    last = jnp.where(found.unfinished, last, 0)
+    order = jnp.argsort(-last)
+    ratio = jnp.where(place.first > 0.0, place.second / jnp.where(place.first > 0.0, place.first, 1.0), 0.0)
+    fields = first, second, place.first, ratio, place.turn_first, place.turn_second, jnp.asarray(edges)[last]
+    where = Where(*(field[order] for field in fields))
+    sums = (jnp.zeros((len(quads), len(pairs[0]))),) * 2
+    for start, block in zip(edges, tables.blocks, strict=False):
+        piece = partial(_add_piece, pairs, float(start), block, where)
+        sums = jax.lax.fori_loop(0, -(-jnp.count_nonzero(where.until > start) // PIECE), piece, sums)
+    back = jnp.argsort(order)
+    size = tables.norm[first][:, np.array(pairs[0])] * tables.norm[second][:, np.array(pairs[1])]
+    own = jnp.asarray(column)[place.pairing]
+    more, change, size = (jnp.take_along_axis(x, own, axis=1) for x in (sums[0][back], sums[1][back], size))
+    left_out = jnp.minimum(left * size, 2.0 * change)
+    active = found.unfinished[:, None]
+    return Found(
+        jnp.where(active, found.values + more, found.values),
+        jnp.where(active, left_out + 1e-13 * size, found.errors),
+        found.unfinished & jnp.any(left_out > tolerance * size, axis=1),
+    )
+
+
+def _add_piece(pairs, start: float, block, where: Where, number, sums):
+    """`add_block` for a piece of the sorted list."""
+
+    def cut(x):
+        return jax.lax.dynamic_slice_in_dim(x, number * PIECE, PIECE)
+
+    values, change = map(cut, sums)
+    made = add_block(pairs, values, change, block, start, jax.tree.map(cut, where))
+    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=number * PIECE, axis=0)
+    return tuple(put(whole, part) for whole, part in zip(sums, made, strict=True))
