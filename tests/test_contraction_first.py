@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from peak_memory import growth
 
 import widthwise as ww
 from widthwise.flow.finite import finite_flow
@@ -162,6 +163,18 @@ class TestMemory:
         assert choose_method(NET, 32, "full") == "full"
         assert full_bytes(31, TRAINING) <= SMALL < full_bytes(32, TRAINING)
         assert tiled_bytes(NET, 100) < full_bytes(100, TRAINING) / 5
+
+    @pytest.mark.full
+    def test_tiles_take_less_memory_than_full_tensors(self):
+        X = np.random.default_rng(1).normal(size=(44, 10))
+        net = ww.MLP([10, 64, 64, 1], "tanh", C_b=0.1, C_W=1.4, lambda_b=0.3)
+        found = {
+            method: growth(lambda method=method: ww.predict(net, X[:40], X[:40, 0], X[40:], order=1, method=method))
+            for method in ("tiles", "full")
+        }
+        # 36 tensors of 44⁴ numbers are 1,030 MiB
+        assert found["full"] > 700.0
+        assert found["tiles"] < 0.8 * found["full"]
 
     def test_what_does_not_fit_is_refused(self):
         many = RNG.normal(size=(3000, 3))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.inference.clock import Clock
-from widthwise.inference.einsum import einsum
+from widthwise.inference.einsum import against
 from widthwise.inference.forms import FORMS, Form
 from widthwise.inference.skeleton import Skeleton, skeleton, spread
 from widthwise.inference.tiles import Tile
@@ -92,8 +92,8 @@ def _add_form(form: Form, leg: int, tile: Tile, found: Any, sums: dict[str, Any]
     modes = len(given.vectors)
     # external legs of a form may be internal ones of its family's other forms
     cut = [slice(None) if tile.is_test and other in "abcd" else slice(modes) for other in rest]
-    operands = [(found[(slice(None), slice(None), *cut)], "gx" + rest)]
-    operands += _weight_operands(form, letter, letter in rest, tile, given)
+    here = found[(slice(None), slice(None), *cut)]
+    operands = _weight_operands(form, letter, letter in rest, tile, given)
     unweighted = letter in rest or not any(letter in letters for letters in form.weights)
     if unweighted and not tile.is_test:
         operands.append((given.vectors[tile.where.last], letter))
@@ -101,8 +101,7 @@ def _add_form(form: Form, leg: int, tile: Tile, found: Any, sums: dict[str, Any]
     for kind, (letters, others) in form.sums.items():
         all_operands = [*operands, *((given.operands[name], at) for name, at in others)]
         result = letters.replace(letter, "") if tile.is_test else letters
-        expression = ",".join(at for _, at in all_operands) + "->" + result
-        made = einsum(expression, *(values for values, _ in all_operands))
+        made = against(here, "gx" + rest, all_operands, result)
         added[kind] = _plus(sums[kind], tuple(_range(one, letter, tile, modes) for one in letters), made)
     return added
 
@@ -153,6 +152,7 @@ class _Kind:
     def __init__(self, kind: str, clock: Clock, rates: np.ndarray, others: int, at_training: bool):
         self.kind, self.clock, self.rates = kind, clock, rates
         self.at_training, self.others = at_training, others
+        self.known: dict[str, Leg] = {}
         look = self._evaluate(rates, min(others, 1), dict.fromkeys(LETTERS[kind][1:], spread(rates)))
         self.orders = tuple(look)
         if Weights(clock, dict.fromkeys("apqr", rates), others, at_training).apart:
@@ -179,12 +179,15 @@ class _Kind:
         """
         inner = LETTERS[self.kind][1:]
         letter = inner[-1] if letter not in inner and len(inner) == 3 else letter
+        if letter in self.known:
+            return self.known[letter]
         rates, combine = dict.fromkeys(inner, self.rates), None
         if letter in inner:
             found = self._skeleton(letter)
             rates[letter], combine = self.rates[found.chosen], found.combine
         made = self._evaluate(self.rates[self.chosen], self.with_test, rates)
-        return Leg(np.stack([np.ascontiguousarray(values) for values in made.values()]), combine)
+        self.known[letter] = Leg(np.stack([np.ascontiguousarray(values) for values in made.values()]), combine)
+        return self.known[letter]
 
     def _skeleton(self, letter: str) -> Skeleton:
         inner = LETTERS[self.kind][1:]

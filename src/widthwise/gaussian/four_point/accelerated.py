@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, harmonic_matrices, type_pairs
+from widthwise.gaussian.four_point.overlap import MARGIN, Where, add_block, bounds, harmonic_matrices, type_pairs
 from widthwise.gaussian.four_point.planes import DEGREES, PlaneSeries
 from widthwise.gaussian.four_point.tables import PlaneTables
 
@@ -109,7 +109,7 @@ def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometr
     """
     first, second = planes_of(tables.plane, quads, place.pairing)
     left = bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
-    enough = left[:, 1:] <= tolerance
+    enough = left[:, 1:] <= MARGIN * tolerance
     last = jnp.where(enough.any(axis=1), jnp.argmax(enough, axis=1) + 1, len(edges) - 1)
     left = jnp.take_along_axis(left, last[:, None], axis=1)
     last = jnp.where(found.unfinished, last, 0)

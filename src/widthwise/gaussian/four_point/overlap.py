@@ -28,6 +28,11 @@ def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
     return s[:, None] ** edges * left[first] * left[second]
 
 
+#: Degrees end where the bound on the others is below this share of the tolerance. Averages over trained networks divide
+#: by small eigenvalues of Θ, and what is left out here is enlarged there.
+MARGIN = 0.1
+
+
 class Overlaps(NamedTuple):
     """For each quadruple and assignment: the value, what the last block changed, and √⟨f²⟩√⟨g²⟩."""
 
