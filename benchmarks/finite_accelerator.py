@@ -18,8 +18,10 @@ from finite import DEPTH, entries, inputs_of, network
 
 from widthwise.flow.finite import finite_flow
 from widthwise.gaussian.four_point.families import FAMILIES, assignments, pair_types
-from widthwise.gaussian.four_point.overlap import _add_block, _matrices
+from widthwise.gaussian.four_point.overlap import Where, add_block, harmonic_matrices, type_pairs
 from widthwise.gaussian.four_point.tables import BLOCK, half_size
+
+PLACED = assignments(FAMILIES)
 
 
 def timed(call) -> float:
@@ -38,18 +40,18 @@ def matrix_product_rate(side: int = 8192) -> float:
 
 def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16) -> float:
     """Multiply-adds a second of one block of degrees for many quadruples."""
-    types, half = len(pair_types(assignments(FAMILIES))), half_size(start)
+    types, half = len(pair_types(PLACED)), half_size(start)
     random = np.random.default_rng(0)
     parts = [jnp.asarray(random.normal(size=(BLOCK, planes, types, half))) for _ in range(2)]
     rows = [jnp.asarray(random.integers(0, planes, quadruples)) for _ in range(2)]
     angles = [jnp.asarray(random.uniform(0, 1, quadruples)) for _ in range(4)]
-    chosen = jnp.asarray(random.integers(0, types, (quadruples, 2, 30)))
-    total, values = jnp.zeros((quadruples, types, types)), jnp.zeros((quadruples, 30))
+    where = Where(*rows, *angles, until=jnp.full(quadruples, start + BLOCK))
+    pairs, _ = type_pairs(pair_types(PLACED), PLACED)
+    values, block = jnp.zeros((quadruples, len(PLACED))), (*parts, harmonic_matrices(start))
+    added = jax.jit(add_block, static_argnums=0)
 
     def call():
-        given = (*parts, _matrices(start), float(start), *rows, *angles)
-        quiet = jnp.zeros(quadruples, int)
-        _add_block(total, values, values, quiet, values, 0.0, chosen, *given)[1].block_until_ready()
+        added(pairs, values, values, block, float(start), where)[0].block_until_ready()
 
     work = quadruples * BLOCK * (2 * 2 * types * half**2 + 2 * types**2 * half)
     return work / timed(call)
