@@ -1,5 +1,8 @@
-"""Between test files compiled programs are forgotten when there are many: each takes several maps of memory, Linux gives a
-process 65,530 of them, and jax ends in a segmentation fault when they are used up."""
+"""Between test files compiled programs are forgotten when there are many.
+
+Each takes several maps of memory, Linux gives a process 65,530 of them, and jax ends in a segmentation fault when they
+are used up.
+"""
 
 from pathlib import Path
 
