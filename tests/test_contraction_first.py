@@ -1,5 +1,7 @@
 """`predict` by tiles: the same numbers as with full tensors, in less memory; and what it is made of."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from peak_memory import growth
@@ -12,7 +14,7 @@ from widthwise.gaussian.four_point import quadruples
 from widthwise.inference import forms, tiles
 from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import SMALL, TRAINING, choose_method, full_bytes, tiled_bytes
-from widthwise.inference.skeleton import skeleton
+from widthwise.inference.skeleton import skeleton, spread
 from widthwise.inference.trained_output import Weights
 from widthwise.network.algorithms import NewtonStep
 
@@ -70,6 +72,19 @@ class TestEquality:
         )
         for name in VARIABLES:
             assert worst(full, tiled, name) < 1e-12, name
+
+    def test_more_rates_than_are_looked_at(self, monkeypatch):
+        """Weights are read off some of the rates; with few of them the same comparison is far off."""
+        rng = np.random.default_rng(3)
+        net = ww.MLP([6, 64, 1], "tanh", C_b=0.1, C_W=1.4, lambda_b=0.3)
+        X, y, tests = rng.normal(size=(14, 6)), rng.normal(size=14), rng.normal(size=(1, 6))
+        made = partial(ww.predict, net, X, y, tests, ww.GradientFlow(), order=1)
+        full, off = made(method="full"), {}
+        for looks in (4, 12):
+            monkeypatch.setattr("widthwise.inference.reduction.spread", partial(spread, count=looks))
+            off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
+        assert off[12] < 1e-9
+        assert off[4] > 1e-7
 
     @pytest.mark.full
     def test_repeated_inputs_in_any_order(self):

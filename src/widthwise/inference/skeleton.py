@@ -15,8 +15,9 @@ from scipy import linalg
 
 #: What a further column must add, relative to the largest, to be taken.
 RANK = 1e-13
-#: Rates from the whole spectrum at which the other indices are looked at.
-LOOKS = 9
+#: Rates from the whole spectrum at which the other indices are looked at. With 9 of 20 rates, networks trained to
+#: convergence were 10⁻⁵ off; with 16, 10⁻¹⁰.
+LOOKS = 24
 
 
 class Skeleton(NamedTuple):
