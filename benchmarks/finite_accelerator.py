@@ -18,8 +18,8 @@ from finite import DEPTH, entries, inputs_of, network
 
 from widthwise.flow.finite import finite_flow
 from widthwise.gaussian.four_point.families import FAMILIES, assignments, pair_types
-from widthwise.gaussian.four_point.overlap import Where, add_block, harmonic_matrices, type_pairs
-from widthwise.gaussian.four_point.tables import BLOCK, half_size
+from widthwise.gaussian.four_point.overlap import Where, add_block, type_pairs
+from widthwise.gaussian.four_point.tables import BLOCK, from_harmonics, half_size
 
 PLACED = assignments(FAMILIES)
 
@@ -47,7 +47,7 @@ def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16)
     angles = [jnp.asarray(random.uniform(0, 1, quadruples)) for _ in range(4)]
     where = Where(*rows, *angles, until=jnp.full(quadruples, start + BLOCK))
     pairs, _ = type_pairs(pair_types(PLACED), PLACED)
-    values, block = jnp.zeros((quadruples, len(PLACED))), (*parts, harmonic_matrices(start))
+    values, block = jnp.zeros((quadruples, len(PLACED))), (*parts, from_harmonics(start))
     added = jax.jit(add_block, static_argnums=0)
 
     def call():

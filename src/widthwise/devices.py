@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import jax
+
+Size = TypeVar("Size")
 
 
 def on_accelerator() -> bool:
@@ -12,7 +15,7 @@ def on_accelerator() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def by_device(sizes: Mapping[str, int]) -> int:
+def by_device(sizes: Mapping[str, Size]) -> Size:
     """The size for a processor, "cpu", or for an accelerator, "gpu".
 
     >>> by_device({"cpu": 1, "gpu": 8}) in (1, 8)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.devices import by_device
 from widthwise.experiments.estimators import ORDERS, draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
@@ -26,7 +27,7 @@ KERNELS = ("K", "Theta")
 #: Networks with numbers that are not finite whose places are remembered; all are counted.
 REMEMBERED = 16
 #: Numbers held for a batch of networks: what suits the caches of a processor, and the memory of an accelerator.
-BATCH_NUMBERS = {"cpu": 1 << 22, "gpu": 1 << 28, "tpu": 1 << 28}
+BATCH_NUMBERS = {"cpu": 1 << 22, "gpu": 1 << 28}
 #: Operations in a chunk: about a second of one processor.
 CHUNK_OPERATIONS = 1 << 31
 
@@ -85,8 +86,7 @@ class Programme:
     @classmethod
     def of(cls, parts: tuple[Part, ...], X: np.ndarray, batch: int | None) -> Programme:
         held, spent = (max(costs) for costs in zip(*(part.cost(len(X)) for part in parts), strict=True))
-        room = BATCH_NUMBERS.get(jax.default_backend(), BATCH_NUMBERS["cpu"])
-        fitting = _power_of_two(room / held, 1, 64 if jax.default_backend() == "cpu" else 4096)
+        fitting = _power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
         return cls(parts, X, batch or fitting, _power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
 
     def chunks(self, networks: int) -> list[Chunk]:

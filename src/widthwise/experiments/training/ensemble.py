@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.devices import by_device
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
@@ -23,7 +24,7 @@ from widthwise.network.algorithms import GradientFlow, NewtonStep
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
 _ORDER_KEY = 0x5EED_0002
 #: Numbers held for a batch of networks, and the largest batch.
-ROOM = {"cpu": (1 << 23, 128), "gpu": (1 << 29, 4096), "tpu": (1 << 29, 4096)}
+ROOM = {"cpu": (1 << 23, 128), "gpu": (1 << 29, 4096)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ def fitting_batch(net: MLP, inputs: int, tests: int) -> int:
     held = 16 * parameters + 8 * neurons * inputs * outputs + 6 * (outputs * inputs) ** 2 + 8 * (outputs * tests) ** 2
     if is_quiet(net, inputs):
         held += 16 * neurons * inputs**2 + inputs**4
-    room, most = ROOM.get(jax.default_backend(), ROOM["cpu"])
+    room, most = by_device(ROOM)
     return int(np.clip(2 ** np.floor(np.log2(max(room / held, 1.0))), 1, most))
 
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.overlap import MARGIN, Where, add_block, bounds, harmonic_matrices, type_pairs
+from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
+from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, last_edge, type_pairs
 from widthwise.gaussian.four_point.planes import DEGREES, PlaneSeries
-from widthwise.gaussian.four_point.tables import PlaneTables
+from widthwise.gaussian.four_point.tables import PlaneTables, from_harmonics
 
 #: Quadruples whose degrees are summed at a time; lists are multiples of it.
 PIECE = 1 << 14
@@ -39,7 +39,7 @@ class _Placed(NamedTuple):
     @classmethod
     def of(cls, tables: PlaneTables) -> _Placed:
         left = np.pad(tables.left, ((0, len(tables.norm) - len(tables.left)), (0, 0)))
-        blocks = [(block.cosine, block.sine, harmonic_matrices(block.start)) for block in tables.blocks]
+        blocks = [(block.cosine, block.sine, from_harmonics(block.start)) for block in tables.blocks]
         return jax.tree.map(jnp.asarray, cls(tables.plane, left, tables.norm, blocks))
 
 
@@ -86,9 +86,8 @@ def _locate(rho, quads) -> tuple[Geometry, Any]:
 @jax.jit
 def _wanted(rho, quads, pairing, unfinished):
     """Planes (inputs, inputs) that unfinished quadruples need."""
-    places = jnp.asarray(PAIRINGS)[pairing]
-    a, b, c, d = (jnp.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
-    return jnp.zeros(rho.shape, bool).at[a, b].max(unfinished).at[c, d].max(unfinished)
+    first, second = planes_of(jnp.arange(rho.size).reshape(rho.shape), quads, pairing)
+    return jnp.zeros(rho.size, bool).at[first].max(unfinished).at[second].max(unfinished).reshape(rho.shape)
 
 
 @jax.jit
@@ -109,14 +108,10 @@ def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometr
     """
     first, second = planes_of(tables.plane, quads, place.pairing)
     left = bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
-    enough = left[:, 1:] <= MARGIN * tolerance
-    last = jnp.where(enough.any(axis=1), jnp.argmax(enough, axis=1) + 1, len(edges) - 1)
-    left = jnp.take_along_axis(left, last[:, None], axis=1)
+    last, left = last_edge(left, tolerance)
     last = jnp.where(found.unfinished, last, 0)
     order = jnp.argsort(-last)
-    ratio = jnp.where(place.first > 0.0, place.second / jnp.where(place.first > 0.0, place.first, 1.0), 0.0)
-    fields = first, second, place.first, ratio, place.turn_first, place.turn_second, jnp.asarray(edges)[last]
-    where = Where(*(field[order] for field in fields))
+    where = Where(*(field[order] for field in Where.of(first, second, place, jnp.asarray(edges)[last])))
     sums = (jnp.zeros((len(quads), len(pairs[0]))),) * 2
     for start, block in zip(edges, tables.blocks, strict=False):
         piece = partial(_add_piece, pairs, float(start), block, where)

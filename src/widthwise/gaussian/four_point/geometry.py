@@ -24,10 +24,16 @@ class Geometry(NamedTuple):
     first: Any
     second: Any
 
+    @property
+    def ratio(self) -> Any:
+        """t/s, zero where both vanish."""
+        xp = library(self.first)
+        return xp.where(self.first > 0.0, self.second / xp.where(self.first > 0.0, self.first, 1.0), 0.0)
+
 
 def geometry(rho: Any, quads: Any) -> Geometry:
     """For every quadruple the pairing whose planes are least correlated: the series then converges fastest."""
-    xp, best = _library(rho), None
+    xp, best = library(rho), None
     for number, places in enumerate(PAIRINGS):
         a, b, c, d = (quads[:, k] for k in places)
         turned = _decompose(_cross(rho, a, b, c, d), xp)
@@ -44,27 +50,27 @@ def geometry(rho: Any, quads: Any) -> Geometry:
 
 def planes_of(plane: Any, quads: Any, pairing: Any) -> tuple[Any, Any]:
     """The two planes of each quadruple, by their numbers plane[a, b]."""
-    xp = _library(plane)
+    xp = library(plane)
     places = xp.asarray(np.array(PAIRINGS))[pairing]
     a, b, c, d = (xp.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
     return plane[a, b], plane[c, d]
 
 
-def _library(array: Any) -> Any:
+def library(array: Any) -> Any:
     """jax for its own arrays, numpy for others."""
     return jnp if isinstance(array, jax.Array) else np
 
 
 def plane_coordinates(rho: Any, a: Any, b: Any) -> tuple[Any, Any]:
     """Correlation and √(1−ρ²) inside the planes (a, b); exactly 1 and 0 for an input with itself."""
-    xp = _library(rho)
+    xp = library(rho)
     correlation = xp.where(a == b, 1.0, rho[a, b])
     return correlation, xp.sqrt(xp.maximum(1.0 - correlation**2, 0.0))
 
 
 def _cross(rho: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[Any, ...]:
     """R = L⁻¹ ρ L'⁻ᵀ between u = (ẑ_a, (ẑ_b − ρẑ_a)/width) and w likewise; a line has no second coordinate."""
-    xp = _library(rho)
+    xp = library(rho)
     r1, w1 = plane_coordinates(rho, a, b)
     r2, w2 = plane_coordinates(rho, c, d)
     i1, i2 = (xp.where(w > 1e-8, 1.0 / xp.where(w > 1e-8, w, 1.0), 0.0) for w in (w1, w2))

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.gaussian.four_point.families import Orders
-from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry
-from widthwise.gaussian.four_point.harmonics import harmonics, turn
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, half_size
+from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry, library
+from widthwise.gaussian.four_point.harmonics import turn
+from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, from_harmonics
 
 
 def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
@@ -31,6 +31,14 @@ def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
 #: Degrees end where the bound on the others is below this share of the tolerance. Averages over trained networks divide
 #: by small eigenvalues of Θ, and what is left out here is enlarged there.
 MARGIN = 0.1
+
+
+def last_edge(left: Any, tolerance: float) -> tuple[Any, Any]:
+    """The first edge at which `bounds` are small enough, the last one if none is; and the bound there, as a column."""
+    xp = library(left)
+    enough = left[:, 1:] <= MARGIN * tolerance
+    last = xp.where(enough.any(axis=1), xp.argmax(enough, axis=1) + 1, left.shape[1] - 1)
+    return last, xp.take_along_axis(left, last[:, None], axis=1)
 
 
 class Overlaps(NamedTuple):
@@ -49,27 +57,17 @@ def overlaps(
 
     Its value does not depend on which others are computed with it.
     """
-    ratio = np.divide(place.second, place.first, out=np.zeros_like(place.second), where=place.first > 0.0)
-    fields = first, second, place.first, ratio, place.turn_first, place.turn_second, until
-    where = Where(*(jnp.asarray(field) for field in fields))
+    where = Where(*map(jnp.asarray, Where.of(first, second, place, until)))
     pairs, column = type_pairs(tables.types, placed)
     size = tables.norm[first][:, list(pairs[0])] * tables.norm[second][:, list(pairs[1])]
     values = change = jnp.zeros(size.shape)
     for block in tables.blocks:
         if block.start >= until.max():
             break
-        given = (block.cosine, block.sine, harmonic_matrices(block.start))
+        given = (block.cosine, block.sine, from_harmonics(block.start))
         values, change = _compiled_block(pairs, values, change, given, float(block.start), where)
     own = column[place.pairing]
     return Overlaps(*(np.take_along_axis(np.asarray(x), own, axis=1) for x in (values, change, size)))
-
-
-@lru_cache(maxsize=64)
-def harmonic_matrices(start: int):
-    """Harmonic matrices of a block, transposed: (degrees, half, half) for cosine and for sine parts."""
-    half = half_size(start)
-    made = [harmonics(start + k, half) for k in range(BLOCK)]
-    return np.stack([h.cosine.T for h in made]), np.stack([h.sine.T for h in made])
 
 
 class Where(NamedTuple):
@@ -83,11 +81,15 @@ class Where(NamedTuple):
     turn_second: Any
     until: Any
 
+    @classmethod
+    def of(cls, first: Any, second: Any, place: Geometry, until: Any) -> Where:
+        return cls(first, second, place.first, place.ratio, place.turn_first, place.turn_second, until)
+
 
 def add_block(pairs, values, change, block, start, where: Where):
     """Add the degrees of a block to the sums over pairs of types (quadruples, pairs); returns them and the change.
 
-    A block is its cosine and sine parts and `harmonic_matrices`.
+    A block is its cosine and sine parts and `from_harmonics`.
     """
     (cosine, sine, matrices), ratio = block, where.ratio
     half = cosine.shape[-1]

@@ -11,7 +11,7 @@ from widthwise.activations import Activation
 from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders, quadruples
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.overlap import MARGIN, bounds, overlaps
+from widthwise.gaussian.four_point.overlap import bounds, last_edge, overlaps
 from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolvable
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
@@ -121,9 +121,7 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
     first, second = planes_of(tables.plane, quads, place.pairing)
     left = bounds(tables.edges, tables.left, first, second, place.first)
     # past a kink degrees fall off too slowly for anything but the bound to tell what is left
-    enough = left[:, 1:] <= (0.0 if task.slow else MARGIN * task.tolerance)
-    last = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, left.shape[1] - 1)
-    left = np.take_along_axis(left, last[:, None], axis=1)
+    last, left = last_edge(left, 0.0 if task.slow else task.tolerance)
     order = np.argsort(last, kind="stable")
     chunk = FEW if len(rows) <= FEW else by_device(CHUNKS)
     for start in range(0, len(order), chunk):

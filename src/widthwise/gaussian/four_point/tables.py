@@ -237,6 +237,12 @@ def _parts(coefficients, i, j, matrices):
 _compiled_parts = jax.jit(_parts)
 
 
+def from_harmonics(start: int) -> tuple[np.ndarray, np.ndarray]:
+    """Matrices (degrees, half, half) that bring cosine and sine parts of a block back to Hermite polynomials."""
+    cosine, sine = _harmonics(start)[2].swapaxes(-1, -2)
+    return cosine, sine
+
+
 @lru_cache(maxsize=64)
 def _harmonics(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Degrees in u_1 and u_2 (2, degrees, half) that cosine and sine parts read, and matrices (2, degrees, half, half).
