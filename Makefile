@@ -18,8 +18,8 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/pyright
 
 # The browser tests drive Debian's Chromium; where it can be neither found nor installed they say so by name.
