@@ -1,13 +1,17 @@
-"""Whether jax computes on a processor or on an accelerator, and what is sized by it."""
+"""Whether jax computes on a processor or on an accelerator, what is sized by it, and how cores are filled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import jax
 
 Size = TypeVar("Size")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def on_accelerator() -> bool:
@@ -22,3 +26,26 @@ def by_device(sizes: Mapping[str, Size]) -> Size:
     True
     """
     return sizes["gpu" if on_accelerator() else "cpu"]
+
+
+def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """`map` for compiled calls too small to fill more than one core: as many at a time as this process has cores.
+
+    Results come in order. On an accelerator, which is filled by one call, they are made one after the other.
+
+    >>> list(on_all_cores(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    cores = (
+        1 if on_accelerator() else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
+    workers = min(cores or 1, len(items))
+    if workers < 2:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield from pool.map(function, items)
+    finally:
+        # after an error or an interrupt what has not begun is not wanted
+        pool.shutdown(cancel_futures=True)

@@ -24,7 +24,10 @@ LETTERS = {"once": "ap", "twice": "aqp", "first": "apq", "second": "apqr"}
 
 
 class Leg(NamedTuple):
-    """Weights (event orders, j, …) with one letter at chosen rates, and ℓ (chosen, modes) of that letter."""
+    """Weights (event orders, j, …) with one letter at chosen rates, and ℓ (chosen, modes) of that letter.
+
+    The axis of that letter comes right after j, so that two other letters lie together.
+    """
 
     values: Any
     combine: Any
@@ -133,7 +136,7 @@ def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, given:
         # the event orders are summed once, with the first weight; a second one has a single order
         values, orders = (weight.values, "g") if number == 0 else (weight.values[0], "")
         skeletal = letter if here else inner[-1] if weight.combine is not None else ""
-        operands.append((values, orders + joint + (inner.replace(skeletal, "k") if skeletal else inner)))
+        operands.append((values, orders + joint + ("k" + inner.replace(skeletal, "") if skeletal else inner)))
         if skeletal and not here:
             operands.append((weight.combine, "k" + skeletal))
         elif skeletal and row is not None:
@@ -186,7 +189,8 @@ class _Kind:
             found = self._skeleton(letter)
             rates[letter], combine = self.rates[found.chosen], found.combine
         made = self._evaluate(self.rates[self.chosen], self.with_test, rates)
-        self.known[letter] = Leg(np.stack([np.ascontiguousarray(values) for values in made.values()]), combine)
+        axis = 1 + inner.index(letter) if letter in inner else 1
+        self.known[letter] = Leg(np.stack([np.moveaxis(values, axis, 1) for values in made.values()]), combine)
         return self.known[letter]
 
     def _skeleton(self, letter: str) -> Skeleton:

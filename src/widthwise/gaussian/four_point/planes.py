@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.devices import by_device
+from widthwise.devices import by_device, on_all_cores
 from widthwise.gaussian.four_point.families import Orders, quadruples
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
 from widthwise.gaussian.four_point.overlap import bounds, last_edge, overlaps
@@ -124,7 +124,8 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
     last, left = last_edge(left, 0.0 if task.slow else task.tolerance)
     order = np.argsort(last, kind="stable")
     chunk = FEW if len(rows) <= FEW else by_device(CHUNKS)
-    for start in range(0, len(order), chunk):
+
+    def add(start: int) -> int:
         some = order[start : start + chunk]
         padded = np.pad(some, (0, chunk - len(some)), mode="edge")
         here = Geometry(*(field[padded] for field in place))
@@ -135,7 +136,11 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
         values[rows[some]] += found.values[: len(some)]
         errors[rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
         unfinished[some] = np.any(left_out > task.tolerance * found.size, axis=1)[: len(some)]
-        task.progress(1.0 - (len(rows) - start - len(some)) / task.quadruples)
+        return start + len(some)
+
+    # a compiled call fills one core, and each writes rows of its own
+    for done in on_all_cores(add, range(0, len(order), chunk)):
+        task.progress(1.0 - (len(rows) - done) / task.quadruples)
     return unfinished
 
 
