@@ -11,7 +11,7 @@ from widthwise.flow.finite import finite_flow
 from widthwise.flow.placed import ORDERS
 from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.gaussian.four_point import quadruples
-from widthwise.inference import forms, tiles
+from widthwise.inference import contraction_first, forms, tiles
 from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import SMALL, TRAINING, choose_method, full_bytes, tiled_bytes
 from widthwise.inference.skeleton import skeleton, spread
@@ -109,15 +109,20 @@ class TestEquality:
     def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, monkeypatch):
         """As on an accelerator."""
         monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
-        monkeypatch.setattr("widthwise.flow.quadruple_flow.CHUNKS", {"cpu": 16, "gpu": 32})
+        for place in ("flow.quadruple_flow", "inference.tiles"):
+            monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
         monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECE", 16)
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
+        contraction_first._add.clear_cache()
         full, tiled = (
             ww.predict(NET, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
             for method in ("full", "tiles")
         )
         for name in VARIABLES:
             assert worst(full, tiled, name) < 1e-12, name
+        # once for each leg of each family, with a training input there or a test input: never again for another length
+        legs = sum(4 + len(family.external) for family in forms.FAMILIES.values())
+        assert contraction_first._add._cache_size() == legs
 
     @pytest.mark.parametrize(
         ("family", "order"), [(name, order) for name, f in forms.FAMILIES.items() for order in f.reads], ids=str

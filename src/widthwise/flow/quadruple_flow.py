@@ -134,15 +134,20 @@ class QuadrupleFlow:
         """The largest relative error bound so far."""
         return max([self.pair_error, *(relative_error(PLACED, *step.largest) for step in self.steps)])
 
-    def tensors(self, quads: np.ndarray, wanted: tuple[str, ...]) -> dict[str, Any]:
+    def tensors(self, quads: np.ndarray, wanted: tuple[str, ...], room: int = 0) -> dict[str, Any]:
         """The wanted tensors at sorted quadruples (count, 4), in all orders of `ORDERS`: each (24, count).
 
-        Compiled steps have a fixed length, and what they compute past the last quadruple is left at the end.
+        Compiled steps have a fixed length, and what they compute past the last quadruple is left at the end. With room
+        for more quadruples zeros follow.
         """
         chunk = by_device(CHUNKS) if self.compiled else max(len(quads), 1)
         found = [self._carry(quads[k : k + chunk], wanted, chunk) for k in range(0, len(quads), chunk)]
-        join = jnp.concatenate if self.compiled else np.concatenate
-        return {name: found[0][name] if len(found) == 1 else join([f[name] for f in found], 1) for name in wanted}
+        whole = chunk if self.compiled else 1
+        length = whole * -(-max(len(quads), room) // whole)
+        xp = jnp if self.compiled else np
+        more = [xp.zeros((len(ORDERS), length - len(found) * chunk))] if length > len(found) * chunk else []
+        joined = {name: [*(f[name] for f in found), *more] for name in wanted}
+        return {name: parts[0] if len(parts) == 1 else xp.concatenate(parts, 1) for name, parts in joined.items()}
 
     def _carry(self, quads: np.ndarray, wanted: tuple[str, ...], chunk: int) -> dict[str, Any]:
         if not self.steps:

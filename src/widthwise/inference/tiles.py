@@ -159,17 +159,29 @@ def turn(found, bases: Sequence[np.ndarray]):
 def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
     """The tiles of all inputs, small ones several at a time so that compiled steps are filled.
 
-    On the host a tile's legs stop at its last input. On an accelerator all tiles have the same shapes.
+    On the host a tile's legs stop at its last input. On an accelerator all tiles have the same shapes, and so have the
+    lists of their quadruples: for each other length everything would be compiled again.
     """
-    enough = by_device(CHUNKS) if flow.compiled else 1
-    waiting: list[tuple[int, np.ndarray]] = []
-    # the last inputs first: their tiles are the largest, and meet nearly all planes that need many degrees
-    for last in reversed(range(flow.inputs)):
-        waiting.append((last, _with_last(triples(last, training), last)))
-        if sum(len(quads) for _, quads in waiting) >= enough or last == 0:
-            tensors = flow.tensors(np.concatenate([quads for _, quads in waiting]), WANTED)
-            yield from _cut(waiting, tensors, training, flow.inputs, on_host)
-            waiting = []
+    groups = _groups(flow.inputs, training, by_device(CHUNKS) if flow.compiled else 1)
+    room = 0 if on_host else max(sum(tile_size(last, training) for last in group) for group in groups)
+    for group in groups:
+        waiting = [(last, _with_last(triples(last, training), last)) for last in group]
+        tensors = flow.tensors(np.concatenate([quads for _, quads in waiting]), WANTED, room)
+        yield from _cut(waiting, tensors, training, flow.inputs, on_host)
+
+
+def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
+    """Last inputs whose tiles are carried together, until there are enough quadruples.
+
+    The last inputs come first: their tiles are the largest, and meet nearly all planes that need many degrees.
+    """
+    groups, quadruples = [[]], 0
+    for last in reversed(range(inputs)):
+        if quadruples >= enough:
+            groups, quadruples = [*groups, []], 0
+        groups[-1].append(last)
+        quadruples += tile_size(last, training)
+    return groups
 
 
 def _cut(
@@ -192,6 +204,15 @@ def _cut(
         start += count
 
 
+def tile_size(last: int, training: int) -> int:
+    """How many quadruples the tile of an input holds.
+
+    >>> tile_size(1, 5), len(triples(1, 5))
+    (4, 4)
+    """
+    return comb(min(last, training - 1) + 3, 3) + max(last - training + 1, 0) * comb(training + 1, 2)
+
+
 def count_quadruples(training: int, tests: int, depth: int) -> int:
     """How many sorted quadruples all tiles and faces hold together, each counted once a layer.
 
@@ -199,5 +220,5 @@ def count_quadruples(training: int, tests: int, depth: int) -> int:
     12
     """
     inputs = training + tests
-    tiled = comb(training + 3, 4) + tests * comb(training + 2, 3) + comb(tests + 1, 2) * comb(training + 1, 2)
+    tiled = sum(tile_size(last, training) for last in range(inputs))
     return (depth - 1) * tiled + max(depth - 2, 0) * inputs * comb(inputs + 1, 2)

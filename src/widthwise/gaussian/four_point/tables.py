@@ -34,6 +34,8 @@ from widthwise.gaussian.four_point.smooth_planes import (
 BLOCK = 8
 #: Coefficients of planes that are worked on at a time, on a processor and with an accelerator.
 PIECES = {"cpu": 1 << 22, "gpu": 1 << 26}
+#: How much more room than needed tables get when they outgrow theirs: on an accelerator each room is compiled for.
+GROWTH = {"cpu": 1, "gpu": 2}
 #: Terms of the single-input series that are tried in turn.
 TERMS = (96, 192, 384, 768)
 
@@ -141,22 +143,24 @@ def plane_room(planes: int) -> int:
 
 def joined(one: PlaneTables, other: PlaneTables) -> PlaneTables:
     """Tables of the planes of both, which share none, for the same degrees."""
-    used, more = len(one.left), len(other.left)
-    room = plane_room(used + more)
-
-    def together(a, b, axis: int) -> np.ndarray:
-        parts = [np.take(np.asarray(x), np.arange(n), axis=axis) for x, n in ((a, used), (b, more))]
-        pad = [(0, room - used - more) if k == axis else (0, 0) for k in range(parts[0].ndim)]
-        return np.pad(np.concatenate(parts, axis=axis), pad, constant_values=1.0)
-
+    used, more, room = len(one.left), len(other.left), len(one.norm)
+    if used + len(other.norm) > room:
+        room = plane_room(by_device(GROWTH) * (used + len(other.norm)))
     blocks = [
-        Block(a.start, *(jnp.asarray(together(getattr(a, part), getattr(b, part), 1)) for part in ("cosine", "sine")))
+        Block(a.start, *(_placed(getattr(a, part), getattr(b, part), used, room) for part in ("cosine", "sine")))
         for a, b in zip(one.blocks, other.blocks, strict=True)
     ]
     plane = np.where(other.plane >= 0, other.plane + used, one.plane)
     left, two = (np.concatenate([getattr(x, part) for x in (one, other)]) for part in ("left", "two"))
-    norm = together(one.norm, other.norm, 0)
+    norm = np.concatenate([one.norm[:used], other.norm[:more], np.ones((room - used - more, one.norm.shape[1]))])
     return PlaneTables(one.types, one.degrees, plane, blocks, norm, left, two, np.concatenate([one.one, other.one]))
+
+
+@partial(jax.jit, static_argnums=3)
+def _placed(one: Any, other: Any, used: Any, room: int) -> Any:
+    """The second part (degrees, planes, types, half) put after the planes of the first that are used."""
+    larger = jnp.pad(one, ((0, 0), (0, room - one.shape[1]), (0, 0), (0, 0)))
+    return jax.lax.dynamic_update_slice_in_dim(larger, other, used, axis=1)
 
 
 def _by_panels(activation: Activation, types, placed, degrees: int, scale, first, second, rho) -> PlaneMoments:
