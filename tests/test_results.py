@@ -78,6 +78,27 @@ def test_available_memory_is_known():
     assert [memory.readable(x) for x in (12, 2048, 5 * 2**40)] == ["12 bytes", "2.0 KiB", "5.0 TiB"]
 
 
+FORGETTING = """
+import jax, jax.numpy as jnp
+from widthwise import memory
+maps = lambda: memory._MAPS.read_bytes().count(b"\\n")
+jax.jit(jnp.sin)(jnp.ones(3))
+before = maps()
+memory.MOST_MAPS = before + 100
+print(memory.forget_programs())
+for size in range(1, 120):
+    jax.jit(lambda x: jnp.sin(x) @ x.T)(jnp.ones((size, 3)))
+print(maps() - before > 200, memory.forget_programs(), maps() - before < 100)
+"""
+
+
+@pytest.mark.skipif(not memory._MAPS.exists(), reason="needs Linux's list of the maps of a process")
+def test_programs_are_forgotten_before_maps_of_memory_run_out():
+    """In a process of its own: others would have to compile again."""
+    told = subprocess.run([sys.executable, "-c", FORGETTING], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "True", "True", "True"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

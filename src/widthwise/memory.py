@@ -1,14 +1,21 @@
-"""How much memory there is, and refusing requests that would not fit before anything is allocated."""
+"""Refusing requests that would not fit before anything is allocated, and forgetting compiled programs before they use
+up the maps of memory that a process may have.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import jax
+
 from widthwise.errors import TooLarge
 
 #: Requests below this are not worth asking the system about.
 _NO_MATTER = 1 << 20
+#: Maps of memory from which on compiled programs are forgotten. Linux gives a process 65,530.
+MOST_MAPS = 20_000
+_MAPS = Path("/proc/self/maps")
 
 
 def available_bytes() -> int:
@@ -50,3 +57,14 @@ def readable(count: float) -> str:
             return f"{count:.1f} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def forget_programs() -> bool:
+    """Have jax forget all compiled programs if there are many; whether it did. For processes that live long.
+
+    Each takes several maps of memory, and jax ends in a segmentation fault when they are used up.
+    """
+    if not _MAPS.exists() or _MAPS.read_bytes().count(b"\n") <= MOST_MAPS:
+        return False
+    jax.clear_caches()
+    return True

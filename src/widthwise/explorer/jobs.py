@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from widthwise.errors import InvalidInput, WidthwiseError
+from widthwise.memory import forget_programs
 
 #: Jobs of all visitors together.
 MOST_JOBS = 4
@@ -71,6 +72,7 @@ class Job:
             fail(explain(error))
         finally:
             _PLACES.release()
+            forget_programs()
             end(self._stopped.is_set())
 
 
@@ -125,3 +127,4 @@ class Latest:
                     if self._question is not None:
                         break
                 tell(answer)
+            forget_programs()

@@ -13,6 +13,7 @@ from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.memory import forget_programs
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
@@ -177,6 +178,7 @@ def run_lab(
             for seed in seeds:
                 outcomes[size].append(lab.experiment(size, seed))
                 done += 1
+                forget_programs()
                 bar(done, len(sizes) * len(seeds))
     rows = tuple(_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
     return LabResult(lab, rows, outcomes, time.perf_counter() - start)
