@@ -11,7 +11,7 @@ from widthwise.flow.finite import finite_flow
 from widthwise.flow.placed import ORDERS
 from widthwise.flow.quadruple_flow import QuadrupleFlow
 from widthwise.gaussian.four_point import quadruples
-from widthwise.inference import contraction_first, forms, tiles
+from widthwise.inference import contraction_first, einsum, forms, tiles
 from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import SMALL, TRAINING, choose_method, full_bytes, tiled_bytes
 from widthwise.inference.skeleton import skeleton, spread
@@ -162,6 +162,27 @@ class TestPieces:
         assert len(found.chosen) < 30
         size = np.abs(sample).max(axis=1, keepdims=True)
         assert np.all(np.abs(sample[:, found.chosen] @ found.combine - sample) < 1e-12 * size)
+
+    @pytest.mark.parametrize(
+        ("letters", "small", "result", "in_place"),
+        [
+            ("gxaqr", ("gjkqr", "kp", "ja", "qr"), "xap", True),
+            ("gxaqr", ("gjkqr", "kp", "ja", "Aq", "Br"), "xABap", True),
+            ("gxpqr", ("gjkpq", "kr", "ja", "Ap", "Bq"), "xABar", True),
+            ("gxpqd", ("gjpq", "ja", "pq"), "xad", True),
+            ("gxapr", ("gjkpr", "kq", "ja", "qr"), "xap", False),
+            ("gxpqp", ("gjpq", "ja", "p"), "xaq", False),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_sums_of_a_large_array_where_it_lies(self, letters, small, result, in_place):
+        rng = np.random.default_rng(0)
+        size = {"g": 2, "x": 3, "j": 2, "k": 3, "A": 2, "B": 3} | dict.fromkeys("apqrd", 5)
+        large, *operands = (rng.normal(size=[size[at] for at in some]) for some in (letters, *small))
+        found = einsum.against(large, letters, list(zip(operands, small, strict=True)), result)
+        expected = np.einsum(",".join((letters, *small)) + "->" + result, large, *operands, optimize=True)
+        assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert (einsum._in_place(letters, small, result) is not None) == in_place
 
     def test_each_quadruple_is_in_one_tile(self):
         training, tests = 3, 2
