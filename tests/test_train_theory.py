@@ -50,7 +50,7 @@ def prediction(net, algorithm, y, left_out=frozenset()):
 def coefficients(net, algorithm, y, networks, seed):
     """n (measured − infinite width) with its standard error."""
     data = POINTS[: len(y)], y, TEST
-    t, p = train(net, *data, networks, algorithm, seed=seed), ww.predict(net, *data, None)
+    t, p = train(net, *data, networks, algorithm, seed=seed), ww.predict(net, *data, algorithm)
     assert t.attrs["unconverged"] == t.attrs["nonfinite"] == 0
     leading = {"mean": p["mean0"], "cov": p["cov0"], "change": 0.0}
     return {name: (net.n * (t[name] - zero).values, net.n * t[name + "_se"].values) for name, zero in leading.items()}
@@ -93,8 +93,8 @@ CASES = [
 FULL = [
     ("swish", 2, Y_ONE, GradientFlow(), 64, 40_000),
     ("swish", 2, Y_ONE, GradientDescent(0.918), 128, 40_000),
-    ("tanh", 3, Y_TWO, GradientFlow(), 64, 10_000),
-    ("gelu", 3, np.array([[1.5], [0.5]]), GradientFlow(), 64, 10_000),
+    ("tanh", 3, Y_TWO, GradientFlow(), 64, 16_000),
+    ("gelu", 3, np.array([[1.5], [0.5]]), GradientFlow(), 64, 16_000),
     ("gelu", 3, Y_TWO, GradientDescent(0.3), 64, 10_000),
     ("tanh", 2, Y_TWO, GradientFlow(1.0), 64, 20_000),
     ("gelu", 2, Y_TWO, NewtonStep(), 64, 20_000),
@@ -129,7 +129,8 @@ def test_flow_agrees_and_shows_the_interaction(case):
 @pytest.mark.full
 @pytest.mark.parametrize("case", FULL, ids=case_name)
 def test_agrees_with_many_networks(case):
-    check(case, ({"B"}, {"A"}, DDNTK, DNTK))
+    # A has a small part in what tanh at depth 2 learns until time 1: it is not missed there
+    check(case, ({"B"}, DDNTK, DNTK, *([{"A"}] if case[3] != GradientFlow(1.0) else [])))
 
 
 @pytest.mark.full

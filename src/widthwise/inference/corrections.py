@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 
+from widthwise import devices
 from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
 from widthwise.flow.finite import FiniteFlow, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
@@ -14,7 +15,7 @@ from widthwise.network import MLP
 TRAINING = ("G1", "H1", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
 PRIOR = ("G1", "V")
 METHODS = ("auto", "full", "tiles")
-#: Full tensors up to this many bytes (about 31 inputs in all) are quickest; beyond, `predict` goes by tiles.
+#: On an accelerator, where tiles are quicker, full tensors are taken up to this many bytes, about 31 inputs in all.
 SMALL = 1 << 28
 #: Bytes for each plane and layer (tables of eleven functions up to degree 128), and for each triple of inputs: 6.2 GB
 #: were seen at 68 inputs and depth 3.
@@ -68,11 +69,15 @@ def tiled_bytes(net: MLP, inputs: int) -> int:
 
 
 def choose_method(net: MLP, inputs: int, method: str) -> str:
-    """ "full" or "tiles" for `predict`: full tensors while they are small, and what does not fit is refused."""
+    """ "full" or "tiles" for `predict`: full tensors unless they are larger than all that tiles need.
+
+    Up to there they are also quicker on a processor. What does not fit is refused.
+    """
     if method not in METHODS:
         raise UnknownName.of("method", method, METHODS)
     check_smooth(net, TRAINING)
-    if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= SMALL):
+    largest = SMALL if devices.on_accelerator() else tiled_bytes(net, inputs)
+    if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= largest):
         require_tensors(net, inputs, TRAINING)
         return "full"
     _require(tiled_bytes(net, inputs), 3, inputs, " in tiles")

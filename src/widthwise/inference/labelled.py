@@ -63,7 +63,7 @@ def predict(
     loss : "squared", ½Σ(z−y)², the one loss under which training is solved.
     method : how order 1 is summed. "full" holds every tensor on all training and test inputs, memory like N⁴; "tiles"
         carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
-        "auto" takes "full" while that is at most 256 MiB, up to 31 inputs in all, and for activations too sharp for
+        "auto" takes "full" where that is smaller, up to 67 inputs in all at depth 3, and for activations too sharp for
         tiles; otherwise "tiles". The attribute `method` says which. Results agree to the tolerance of the tensors.
 
     Returns
