@@ -36,10 +36,7 @@ def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> I
     >>> list(on_all_cores(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    cores = (
-        1 if on_accelerator() else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    )
-    workers = min(cores or 1, len(items))
+    workers = min(1 if on_accelerator() else _cores(), len(items))
     if workers < 2:
         yield from map(function, items)
         return
@@ -49,3 +46,10 @@ def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> I
     finally:
         # after an error or an interrupt what has not begun is not wanted
         pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """How many cores this process may use; OMP_NUM_THREADS, which numpy obeys too, can ask for fewer."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(there, int(asked)) if asked.isdigit() and int(asked) else there
