@@ -72,8 +72,8 @@ class Job:
             fail(explain(error))
         finally:
             _PLACES.release()
-            forget_programs()
             end(self._stopped.is_set())
+            forget_programs()
 
 
 class Latest:

@@ -54,9 +54,10 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
     if array.ndim == 1 and outputs == 1:
         array = array[:, None]
     if array.shape != (inputs, outputs):
+        kind = "test" if name == "y_test" else "training"
         shape = f"({inputs}, {outputs})" + (f" or ({inputs},)" if outputs == 1 else "")
         raise InvalidInput(
-            name, f"shape {given}", f"shape {shape}: one row per training input, one column per network output"
+            name, f"shape {given}", f"shape {shape}: one row per {kind} input, one column per network output"
         )
     return array
 
