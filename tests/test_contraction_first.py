@@ -77,13 +77,14 @@ class TestEquality:
         """Weights are read off some of the rates; with few of them the same comparison is far off."""
         rng = np.random.default_rng(3)
         net = ww.MLP([6, 64, 1], "tanh", C_b=0.1, C_W=1.4, lambda_b=0.3)
-        X, y, tests = rng.normal(size=(14, 6)), rng.normal(size=14), rng.normal(size=(1, 6))
+        X, y, tests = rng.normal(size=(12, 6)), rng.normal(size=12), rng.normal(size=(1, 6))
         made = partial(ww.predict, net, X, y, tests, ww.GradientFlow(), order=1)
         full, off = made(method="full"), {}
-        for looks in (4, 12):
+        for looks in (4, 11):
             monkeypatch.setattr("widthwise.inference.reduction.spread", partial(spread, count=looks))
             off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
-        assert off[12] < 1e-9
+        print(off)
+        assert off[11] < 1e-9
         assert off[4] > 1e-7
 
     @pytest.mark.full
@@ -106,8 +107,10 @@ class TestEquality:
         assert np.allclose(one["mean1"].values[:, others], other["mean1"], rtol=1e-9)
         assert np.allclose(one["cov1"].values[:, others][:, :, :, others], other["cov1"], rtol=1e-9)
 
-    def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, monkeypatch):
-        """As on an accelerator."""
+    @pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.full)])
+    def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, depth, monkeypatch):
+        """As on an accelerator; at depth 3 with faces."""
+        net = NET if depth == 3 else ww.MLP([3, 40, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
         monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
         for place in ("flow.quadruple_flow", "inference.tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
@@ -115,7 +118,7 @@ class TestEquality:
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         contraction_first._add.clear_cache()
         full, tiled = (
-            ww.predict(NET, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
+            ww.predict(net, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
             for method in ("full", "tiles")
         )
         for name in VARIABLES:

@@ -80,7 +80,9 @@ def probe_signs(net: MLP, key, probes: int = 1):
     >>> probe_signs(MLP([1, 8, 1], "tanh"), network_key(0, 0)).shape
     (1, 2, 8)
     """
-    return jax.random.rademacher(jax.random.fold_in(key, _PROBE_KEY), (probes, 2, net.n), dtype=float)
+    # drawn along one axis they are the same, and compiled sooner
+    signs = jax.random.rademacher(jax.random.fold_in(key, _PROBE_KEY), (probes * 2 * net.n,), dtype=float)
+    return signs.reshape(probes, 2, net.n)
 
 
 def observe_tensors(
