@@ -51,21 +51,23 @@ class Overlaps(NamedTuple):
 
 def overlaps(
     tables: PlaneTables, placed: tuple[Orders, ...], first: np.ndarray, second: np.ndarray, place: Geometry,
-    until: np.ndarray,
+    until: np.ndarray, *, compiled: bool,
 ) -> Overlaps:  # fmt: skip
     """What the degrees of the tables below `until`, a multiple of the block, contribute to each quadruple.
 
-    Its value does not depend on which others are computed with it.
+    Up to rounding its value does not depend on which others are computed with it. `compiled` sums are for many lists of
+    one length.
     """
-    where = Where(*map(jnp.asarray, Where.of(first, second, place, until)))
+    add, array = (_compiled_block, jnp.asarray) if compiled else (add_block, np.asarray)
+    where = Where(*map(array, Where.of(first, second, place, until)))
     pairs, column = type_pairs(tables.types, placed)
     size = tables.norm[first][:, list(pairs[0])] * tables.norm[second][:, list(pairs[1])]
-    values = change = jnp.zeros(size.shape)
+    values = change = array(np.zeros(size.shape))
     for block in tables.blocks:
         if block.start >= until.max():
             break
-        given = (block.cosine, block.sine, from_harmonics(block.start))
-        values, change = _compiled_block(pairs, values, change, given, float(block.start), where)
+        given = (array(block.cosine), array(block.sine), from_harmonics(block.start))
+        values, change = add(pairs, values, change, given, float(block.start), where)
     own = column[place.pairing]
     return Overlaps(*(np.take_along_axis(np.asarray(x), own, axis=1) for x in (values, change, size)))
 
@@ -89,34 +91,45 @@ class Where(NamedTuple):
 def add_block(pairs, values, change, block, start, where: Where):
     """Add the degrees of a block to the sums over pairs of types (quadruples, pairs); returns them and the change.
 
-    A block is its cosine and sine parts and `from_harmonics`.
+    A block is its cosine and sine parts and `from_harmonics`. Works on arrays of jax and of numpy.
     """
-    (cosine, sine, matrices), ratio = block, where.ratio
-    half = cosine.shape[-1]
-    even_powers = jnp.power(ratio[:, None], 2.0 * jnp.arange(half))
-    m = 2.0 * jnp.arange(half)[None, None, :] + jnp.arange(2.0)[:, None, None]
+    (cosine, sine, matrices), xp = block, library(where.ratio)
+    half, ratio = cosine.shape[-1], where.ratio[:, None, None]
+    even_powers = xp.power(ratio, 2.0 * np.arange(half))
+    m = 2.0 * np.arange(half)[None, None, :] + np.arange(2.0)[:, None, None]
     angles = [m * turn[None, :, None] for turn in (where.turn_first, where.turn_second)]  # (parities, quadruples, half)
-    trig = [(jnp.cos(angle), jnp.sin(angle)) for angle in angles]
+    trig = [(xp.cos(angle), xp.sin(angle)) for angle in angles]
 
     def plane(parts, rows, trig, parity, to_even, to_odd):
-        cos, sin = (jnp.where(parity, a[1], a[0])[:, None, :] for a in trig)
-        c, d = turn(parts[0][rows], parts[1][rows], cos, sin)
-        return c @ to_even, d @ to_odd
+        cos, sin = (a[parity][:, None, :] for a in trig)
+        turned = turn(parts[0][rows], parts[1][rows], cos, sin)
+        return (
+            (part.reshape(-1, half) @ matrix).reshape(part.shape)
+            for part, matrix in zip(turned, (to_even, to_odd), strict=True)
+        )
 
     def degree(total, inputs):
         k, c, d, to_even, to_odd = inputs
-        parity = (k % 2).astype(bool)
-        even_a, odd_a = plane((c, d), where.first, trig[0], parity, to_even, to_odd)
-        even_b, odd_b = plane((c, d), where.second, trig[1], parity, to_even, to_odd)
-        weight = (jnp.power(where.s, start + k)[:, None] * even_powers)[:, None, :]
-        total = total + jnp.einsum("qsk,qtk->qst", even_a * weight, even_b)
-        return total + jnp.einsum("qsk,qtk->qst", odd_a * (weight * ratio[:, None, None]), odd_b), None
+        even_a, odd_a = plane((c, d), where.first, trig[0], k % 2, to_even, to_odd)
+        even_b, odd_b = plane((c, d), where.second, trig[1], k % 2, to_even, to_odd)
+        weight = xp.power(where.s, start + k)[:, None, None] * even_powers
+        total = total + (even_a * weight) @ even_b.swapaxes(1, 2)
+        return total + (odd_a * (weight * ratio)) @ odd_b.swapaxes(1, 2), None
 
-    nothing = jnp.zeros((len(values), *[cosine.shape[2]] * 2))
+    more = xp.zeros((len(values), *[cosine.shape[2]] * 2))
+    more = _scan(degree, more, (np.arange(BLOCK), cosine, sine, *matrices))
     # all pairs of types in one product, of which some are read, are quicker than those alone
-    more = jax.lax.scan(degree, nothing, (jnp.arange(BLOCK), cosine, sine, *matrices))[0][:, *map(np.array, pairs)]
-    wanted = (start < where.until)[:, None]
-    return jnp.where(wanted, values + more, values), jnp.where(wanted, jnp.abs(more), change)
+    more, wanted = more[:, *map(np.array, pairs)], (start < where.until)[:, None]
+    return xp.where(wanted, values + more, values), xp.where(wanted, abs(more), change)
+
+
+def _scan(step, state, inputs):
+    """`jax.lax.scan` without results along the way; for arrays of numpy the same one after the other."""
+    if isinstance(state, jax.Array):
+        return jax.lax.scan(step, state, inputs)[0]
+    for some in zip(*inputs, strict=True):
+        state, _ = step(state, some)
+    return state
 
 
 _compiled_block = partial(jax.jit, static_argnums=0)(add_block)

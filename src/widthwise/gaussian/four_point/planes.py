@@ -21,8 +21,10 @@ DEGREES = (32, 64, 128, 256)
 SLOW_DEGREES, MOST_SHARP = 64, 8
 #: Kept tables are made for all planes once this share of them is wanted.
 SOME = 0.3
-#: Quadruples in one compiled call, on a processor and on an accelerator; and when there are but a few.
-CHUNKS, FEW = {"cpu": 256, "gpu": 1 << 15}, 32
+#: Quadruples that are summed at a time, on a processor and on an accelerator.
+CHUNKS = {"cpu": 256, "gpu": 1 << 15}
+#: With no more of them than this the sums take less time than compiling them would.
+FEW = 1 << 11
 
 
 def plane_route(
@@ -123,13 +125,14 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
     # past a kink degrees fall off too slowly for anything but the bound to tell what is left
     last, left = last_edge(left, 0.0 if task.slow else task.tolerance)
     order = np.argsort(last, kind="stable")
-    chunk = FEW if len(rows) <= FEW else by_device(CHUNKS)
+    chunk, compiled = by_device(CHUNKS), task.quadruples > FEW
 
     def add(start: int) -> int:
         some = order[start : start + chunk]
-        padded = np.pad(some, (0, chunk - len(some)), mode="edge")
+        padded = np.pad(some, (0, chunk - len(some) if compiled else 0), mode="edge")
         here = Geometry(*(field[padded] for field in place))
-        found = overlaps(tables, placed, first[padded], second[padded], here, tables.edges[last[padded]])
+        until = tables.edges[last[padded]]
+        found = overlaps(tables, placed, first[padded], second[padded], here, until, compiled=compiled)
         # for smooth activations blocks of degrees fall off at least geometrically
         left_out = left[padded] * found.size
         left_out = left_out if task.slow else np.minimum(left_out, 2.0 * found.change)
@@ -138,7 +141,7 @@ def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, valu
         unfinished[some] = np.any(left_out > task.tolerance * found.size, axis=1)[: len(some)]
         return start + len(some)
 
-    # a compiled call fills one core, and each writes rows of its own
+    # one call fills one core, and each writes rows of its own
     for done in on_all_cores(add, range(0, len(order), chunk)):
         task.progress(1.0 - (len(rows) - done) / task.quadruples)
     return unfinished
