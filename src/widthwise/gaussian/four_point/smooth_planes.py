@@ -7,24 +7,24 @@ so a plane costs one small matrix product; nothing is evaluated on a two-dimensi
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import gammaln
 
 from widthwise import devices
 from widthwise.activations import Activation, evaluate
-from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders
+from widthwise.gaussian.four_point.geometry import library
 from widthwise.gaussian.four_point.grids import Grid
 from widthwise.gaussian.polynomials import basis
 
-#: Coefficients in one compiled call, on a processor and on an accelerator.
-_NUMBERS = {"cpu": 1 << 19, "gpu": 1 << 24}
+#: Coefficients in one compiled call.
+_NUMBERS = 1 << 24
 
 
 class PlaneMoments(NamedTuple):
@@ -104,35 +104,24 @@ def smooth_moments(
 
 def _all_coefficients(found: Singles, data: PlaneSeriesData, types, degrees: int, first, second, rho) -> Any:
     """Coefficients of all planes; with an accelerator they stay there."""
-    orders, accelerated = sorted(found.values), devices.on_accelerator()
+    orders = sorted(found.values)
     p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
-    step = max(1, by_device(_NUMBERS) // (len(orders) * degrees) ** 2)
     alone = np.flatnonzero(first == second)
     straight = np.zeros((len(alone), len(types), degrees))
     for number, pair in enumerate(types):
         series = _two_factors(found, pair, first[alone])[:, :degrees]
         straight[:, number, : series.shape[1]] = series
-
-    def made(rows: np.ndarray) -> jax.Array:
-        padded = np.pad(rows, (0, step - len(rows)), mode="edge")
-        return _coefficients(data, not accelerated, first[padded], second[padded], rho[padded])
-
-    if accelerated:
-        every = np.arange(len(first))
-        pieces = [_of_types(made(every[start : start + step]), p, q) for start in range(0, len(every), step)]
+    if devices.on_accelerator():
+        pieces, step = [], max(1, _NUMBERS // (len(orders) * degrees) ** 2)
+        for start in range(0, len(first), step):
+            places = (np.pad(x[start : start + step], (0, max(start + step - len(x), 0))) for x in (first, second, rho))
+            pieces.append(_compiled_planes(data, p, q, *places))
         return jnp.concatenate(pieces)[: len(first)].at[alone].set(0.0).at[alone, :, :, 0].set(straight)
-    coefficients, apart = np.zeros((len(first), len(types), degrees, degrees)), np.flatnonzero(first != second)
-    for start in range(0, len(apart), step):
-        rows = apart[start : start + step]
-        coefficients[rows] = np.asarray(made(rows))[: len(rows), p, :, q].swapaxes(0, 1)
+    coefficients = np.zeros((len(first), len(types), degrees, degrees))
+    for row in np.flatnonzero(first != second):
+        coefficients[row] = _plane(data, first[row], second[row], rho[row])[p, q]
     coefficients[alone, :, :, 0] = straight
     return coefficients
-
-
-@jax.jit
-def _of_types(coefficients, p, q):
-    """From (planes, order at a, degree, order at b, degree) to (planes, types, degree, degree)."""
-    return coefficients[:, p, :, q].swapaxes(0, 1)
 
 
 def _two_factors(found: Singles, pair: tuple[int, int], inputs: np.ndarray) -> np.ndarray:
@@ -141,45 +130,54 @@ def _two_factors(found: Singles, pair: tuple[int, int], inputs: np.ndarray) -> n
 
 
 class PlaneSeriesData(NamedTuple):
-    """⟨σ^(p) he_i he_k⟩ (inputs, orders, degrees, terms), g_m (inputs, orders, terms + degrees), log √C(k+j, j)."""
+    """⟨σ^(p) he_i he_k⟩ (inputs, orders, degrees, terms), g_m (inputs, orders, terms + degrees), log √C(k+j, j).
 
-    links: jax.Array
-    coefficients: jax.Array
-    log_binomials: np.ndarray
+    On an accelerator arrays of jax, else of numpy: one small product after the other needs no compiling.
+    """
+
+    links: Any
+    coefficients: Any
+    log_binomials: Any
 
     @classmethod
     def of(cls, found: Singles, degrees: int) -> PlaneSeriesData:
-        orders = sorted(found.values)
+        orders, accelerated = sorted(found.values), devices.on_accelerator()
         values = np.stack([found.values[order] for order in orders], axis=1)
-        links = _links(values, found.polynomials[:degrees], found.polynomials * found.weight)
+        given = found.polynomials[:degrees], found.polynomials * found.weight
+        links = _compiled_links(values, *given) if accelerated else np.stack([_links(one, *given) for one in values])
         series = np.stack([found.products[order,] for order in orders], axis=1)
-        padded = np.pad(series, ((0, 0), (0, 0), (0, degrees)))
-        return cls(links, jnp.asarray(padded), _log_binomials(degrees, found.terms))
+        made = cls(links, np.pad(series, ((0, 0), (0, 0), (0, degrees))), _log_binomials(degrees, found.terms))
+        return jax.tree.map(jnp.asarray, made) if accelerated else made
+
+
+def _links(values, polynomials, weighted):
+    return (values[:, None, :] * polynomials) @ weighted.T
 
 
 @jax.jit
-def _links(values, polynomials, weighted):
-    return jax.lax.map(lambda one: (one[:, None, :] * polynomials) @ weighted.T, values)
+def _compiled_links(values, polynomials, weighted):
+    return jax.lax.map(lambda one: _links(one, polynomials, weighted), values)
 
 
-@partial(jax.jit, static_argnums=1)
-def _coefficients(data: PlaneSeriesData, one_by_one: bool, first, second, rho):
-    """C (planes, order at a, degree in u_1, order at b, degree in u_2)."""
+def _plane(data: PlaneSeriesData, a, b, rho):
+    """C (order at a, order at b, degree in u_1, degree in u_2) of one plane."""
+    xp = library(data.links)
     orders, degrees, terms = data.links.shape[1:]
-    j, k = jnp.arange(degrees)[:, None], jnp.arange(terms)[None, :]
+    j, k = np.arange(degrees)[:, None], np.arange(terms)[None, :]
+    width = xp.sqrt(xp.maximum(1.0 - rho * rho, 0.0))
+    size = xp.exp(data.log_binomials + k * _log(rho, xp) + j * _log(width, xp))
+    sign = xp.where((rho < 0.0) & (k % 2 == 1), -1.0, 1.0)
+    series = data.coefficients[b]
+    shifted = sliding_window_view(series, terms, axis=1)[:, :degrees] if xp is np else series[:, j + k]  # g_{k+j}
+    weights = shifted * (sign * size)
+    product = data.links[a].reshape(-1, terms) @ weights.reshape(-1, terms).T
+    return product.reshape(orders, degrees, orders, degrees).swapaxes(1, 2)
 
-    def plane(place):
-        a, b, rho = place
-        width = jnp.sqrt(jnp.maximum(1.0 - rho * rho, 0.0))
-        size = jnp.exp(data.log_binomials + k * _log(rho) + j * _log(width))
-        sign = jnp.where((rho < 0.0) & (k % 2 == 1), -1.0, 1.0)
-        weights = data.coefficients[b][:, j + k] * (sign * size)  # g_{k+j}
-        product = data.links[a].reshape(-1, terms) @ weights.reshape(-1, terms).T
-        return product.reshape(orders, degrees, orders, degrees)
 
-    # on a processor one small product after the other is quickest, on an accelerator all at once
-    run = partial(jax.lax.map, plane) if one_by_one else jax.vmap(plane)
-    return run((first, second, rho))
+@jax.jit
+def _compiled_planes(data: PlaneSeriesData, p, q, first, second, rho):
+    """Coefficients (planes, types, degree in u_1, degree in u_2) of types with orders p, q."""
+    return jax.vmap(lambda *place: _plane(data, *place)[p, q])(first, second, rho)
 
 
 def _log_binomials(degrees: int, terms: int) -> np.ndarray:
@@ -188,9 +186,9 @@ def _log_binomials(degrees: int, terms: int) -> np.ndarray:
     return 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
 
 
-def _log(x):
+def _log(x, xp: Any):
     """log |x|, a large negative number for zero: 0⁰ = 1 and 0ᵏ = 0 come out right."""
-    return jnp.log(jnp.maximum(jnp.abs(x), 1e-300))
+    return xp.log(xp.maximum(xp.abs(x), 1e-300))
 
 
 class _Overlaps:
