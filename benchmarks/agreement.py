@@ -131,6 +131,9 @@ def main() -> None:
     parser.add_argument("--activations", nargs="+", default=["tanh", "gelu", "sin", "softplus", "swish"])
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--outputs", type=int, nargs="+", default=[1, 2], help="of trained networks")
+    parser.add_argument(
+        "--inputs", type=int, choices=[1, 2, 3, 4], help="of trained networks; as many as layers if not given"
+    )
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no new case is begun")
     parser.add_argument("--verbose", action="store_true", help="the coefficients at each width")
     parser.add_argument("--quick", action="store_true", help="few small networks, to see that it runs")
@@ -155,7 +158,7 @@ def main() -> None:
         for activation, depth, outputs in itertools.product(given.activations, given.depths, given.outputs):
             if (given.quick and (depth, outputs) != (3, 1)) or time.perf_counter() - start > given.limit:
                 continue
-            inputs = {2: 2, 3: 3, 4: 4}[depth]
+            inputs = given.inputs or depth
             algorithm = GradientFlow() if (depth + outputs) % 2 else GradientDescent(0.1)
             case = (activation, depth, outputs, inputs, algorithm)
             print(*case, " ", *trained_case(*case, widths, networks, batch, given.verbose), flush=True)
