@@ -29,7 +29,7 @@ browser:
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
 # A file stays with one worker, so that what it compiles is compiled once. Two workers fill two cores; threads within one
-# gain nothing, and jax's pool of them can come to wait for itself (docs/numerics.md, Limits).
+# gain nothing.
 test test-full: export XLA_FLAGS = --xla_cpu_multi_thread_eigen=false
 test test-full: export OMP_NUM_THREADS = 1
 test: lint browser

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from scipy.stats import truncnorm
 
+from widthwise.decompositions import one_by_one
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network import MLP
 
@@ -72,7 +73,8 @@ def _truncated(key, shape):
 
 
 def _orthogonal(key, shape):
-    return math.sqrt(max(shape)) * jax.random.orthogonal(key, shape[0], m=shape[1])
+    draw = one_by_one(lambda key: jax.random.orthogonal(key, shape[0], m=shape[1]))
+    return math.sqrt(max(shape)) * draw(key)
 
 
 def _sparse(key, shape):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.decompositions import one_by_one
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.network import MLP
@@ -41,7 +42,7 @@ def _weights_and_predictions(net: MLP, seed, start, count: int, inputs):
     def one(index):
         layers = sample_parameters(net, network_key(seed, index))
         G = conditional_kernel(net, forward(net, layers, inputs)[0])
-        cholesky = jnp.linalg.cholesky(G[:P, :P])
+        cholesky = one_by_one(jnp.linalg.cholesky)(G[:P, :P])
         white = jax.scipy.linalg.solve_triangular(
             cholesky, jnp.concatenate([jnp.asarray(Y)[:, None], G[:P, P:]], 1), lower=True
         )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
+from widthwise.decompositions import eigvalsh
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.tangent import added, kernel, pull, tangent
 from widthwise.flow import kernel_flow
@@ -75,7 +76,7 @@ def _train(net: MLP, neurons, seed, X, y, rate) -> Course:
 
         end, (kernels, errors) = jax.lax.scan(look, start, None, length=STEPS // EVERY)
         moved = jnp.sum((end[0].W - hidden.W) ** 2, axis=1)
-        losses, least = 0.5 * jnp.sum(errors**2, axis=1), jnp.linalg.eigvalsh(kernels)[:, 0]
+        losses, least = 0.5 * jnp.sum(errors**2, axis=1), jax.vmap(eigvalsh)(kernels)[:, 0]
         return Course(kernels[0], errors[0], losses, least, jnp.sqrt(moved.max()), moved.sum())
 
     return jax.vmap(one)(jnp.arange(NETWORKS))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.decompositions import eigh
 from widthwise.experiments.differentials import chain, move, move_twice
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.flows import flow
@@ -122,7 +123,7 @@ def _by_kernels(net: MLP, layers: list[Layer]) -> tuple[jax.Array, jax.Array]:
     H, z = kernel(at)[0, :, 0], at.z[0]
     dH = jnp.transpose(move_twice(c, move(c, c.signals))[1][-1][0, :, 0, :, :, 0], (2, 0, 1))
     count = len(Y)
-    rate, u = jnp.linalg.eigh(H[:count, :count])
+    rate, u = eigh(H[:count, :count])
     error = u.T @ (z[:count] - jnp.asarray(Y))
     weights = error[:, None] * error / (rate[:, None] * (rate[:, None] + rate))
     T = jnp.einsum("xbc,bp,cq,pq->x", dH[:, :count, :count], u, u, weights)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.decompositions import eigh
 from widthwise.experiments.sampler import Layer
 from widthwise.experiments.training.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
 from widthwise.network import MLP
@@ -81,7 +82,7 @@ class _Linear(NamedTuple):
 
 def _linear(net: MLP, layers: list[Layer], X, y) -> _Linear:
     at = tangent(net, layers, X)
-    values, vectors = jnp.linalg.eigh(kernel(at).reshape(y.size, y.size))
+    values, vectors = eigh(kernel(at).reshape(y.size, y.size))
     return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from widthwise.decompositions import eigh
 from widthwise.experiments.sampler import Layer
 from widthwise.experiments.training.tangent import Tangent, kernel, pull, restricted, tangent
 from widthwise.network import MLP
@@ -38,7 +39,7 @@ def response(H, algorithm: Any):
     >>> response(jnp.array([[2.0]]), GradientFlow()).tolist()
     [[0.5]]
     """
-    values, vectors = jnp.linalg.eigh(H)
+    values, vectors = eigh(H)
     values = jnp.maximum(values, FLOOR * values[-1])
     reached = 1.0
     if isinstance(algorithm, GradientFlow) and algorithm.time is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from widthwise.decompositions import eigh
 from widthwise.experiments.sampler import Layer
 from widthwise.experiments.training.flows import Trained
 from widthwise.experiments.training.tangent import added, kernel, outputs, pull, tangent
@@ -21,7 +22,10 @@ def newton_step(net: MLP, layers: list[Layer], X, y, tolerance, max_steps) -> Tr
     True
     """
     at = tangent(net, layers, X)
-    inverse = jnp.linalg.pinv(kernel(at).reshape(y.size, y.size), hermitian=True)
+    values, vectors = eigh(kernel(at).reshape(y.size, y.size))
+    # directions that the network cannot move in are left alone
+    there = values > 10.0 * y.size * jnp.finfo(y.dtype).eps * values[-1]
+    inverse = (vectors * jnp.where(there, 1.0 / jnp.where(there, values, 1.0), 0.0)) @ vectors.T
 
     def stepped(a):
         return added(layers, pull(net, at, a), -1.0)
