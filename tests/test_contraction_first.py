@@ -83,7 +83,6 @@ class TestEquality:
         for looks in (4, 11):
             monkeypatch.setattr("widthwise.inference.reduction.spread", partial(spread, count=looks))
             off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
-        print(off)
         assert off[11] < 1e-9
         assert off[4] > 1e-7
 

@@ -36,6 +36,7 @@ from widthwise.experiments.differentials import (
     third_derivative,
 )
 from widthwise.experiments.fluctuations import Moments, fluctuations
+from widthwise.experiments.initialisations import in_a_row
 from widthwise.experiments.reference import Reference, pair_number
 from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
 from widthwise.network import MLP
@@ -80,9 +81,8 @@ def probe_signs(net: MLP, key, probes: int = 1):
     >>> probe_signs(MLP([1, 8, 1], "tanh"), network_key(0, 0)).shape
     (1, 2, 8)
     """
-    # drawn along one axis they are the same, and compiled sooner
-    signs = jax.random.rademacher(jax.random.fold_in(key, _PROBE_KEY), (probes * 2 * net.n,), dtype=float)
-    return signs.reshape(probes, 2, net.n)
+    draw = in_a_row(partial(jax.random.rademacher, dtype=float))
+    return draw(jax.random.fold_in(key, _PROBE_KEY), (probes, 2, net.n))
 
 
 def observe_tensors(

@@ -50,7 +50,7 @@ def nonzero_entries(fan_in: int) -> int:
     return math.ceil(NONZERO * fan_in)
 
 
-def _in_a_row(draw: Draw) -> Draw:
+def in_a_row(draw: Draw) -> Draw:
     """Independent numbers of any shape drawn along one axis: the same numbers, compiled in two thirds of the time."""
 
     def drawn(key, shape):
@@ -59,15 +59,15 @@ def _in_a_row(draw: Draw) -> Draw:
     return drawn
 
 
-_normal = _in_a_row(jax.random.normal)
+_normal = in_a_row(jax.random.normal)
 
 
-@_in_a_row
+@in_a_row
 def _uniform(key, shape):
     return jax.random.uniform(key, shape, minval=-math.sqrt(3.0), maxval=math.sqrt(3.0))
 
 
-@_in_a_row
+@in_a_row
 def _truncated(key, shape):
     return jax.random.truncated_normal(key, -CUT, CUT, shape) / _CUT_DEVIATION
 
@@ -81,7 +81,7 @@ def _sparse(key, shape):
     """The argsort of independent numbers is a random permutation: its small values stand at random places."""
     for_places, for_values = jax.random.split(key)
     count = nonzero_entries(shape[1])
-    kept = jnp.argsort(_in_a_row(jax.random.uniform)(for_places, shape), axis=1) < count
+    kept = jnp.argsort(in_a_row(jax.random.uniform)(for_places, shape), axis=1) < count
     return jnp.where(kept, math.sqrt(shape[1] / count) * _normal(for_values, shape), 0.0)
 
 
