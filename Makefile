@@ -36,7 +36,7 @@ test: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m 'not full'
 
 test-full: lint browser
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --timeout 3600
 
 # The peer lives in an environment of its own: it does not import on the jax that widthwise uses.
 PEER := .venv-peer

@@ -113,7 +113,7 @@ class TestEquality:
         monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
         for place in ("flow.quadruple_flow", "inference.tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
-        monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECE", 16)
+        monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECES", dict.fromkeys((0, 32, 64, 128), 16))
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         contraction_first._add.clear_cache()
         full, tiled = (

@@ -48,11 +48,13 @@ class _Step:
     largest: np.ndarray
     count: Callable[[int], None]
 
-    def values(self, quads: np.ndarray) -> np.ndarray:
+    def values(self, quads: np.ndarray) -> Any:
         """Four-point expectations (quadruples, assignments)."""
-        length = by_device(CHUNKS) if isinstance(self.series, AcceleratedSeries) else max(len(quads), 1)
+        if not isinstance(self.series, AcceleratedSeries):
+            return self.padded(quads, len(quads))
+        length = by_device(CHUNKS)
         starts = range(0, len(quads), length)
-        return np.concatenate([np.asarray(self.padded(quads[k : k + length], length)) for k in starts])[: len(quads)]
+        return jnp.concatenate([self.padded(quads[k : k + length], length) for k in starts])[: len(quads)]
 
     def padded(self, quads: np.ndarray, length: int) -> Any:
         """The same for a list that is filled up to a length with its last quadruple."""
@@ -146,8 +148,13 @@ class QuadrupleFlow:
         length = whole * -(-max(len(quads), room) // whole)
         xp = jnp if self.compiled else np
         more = [xp.zeros((len(ORDERS), length - len(found) * chunk))] if length > len(found) * chunk else []
-        joined = {name: [*(f[name] for f in found), *more] for name in wanted}
-        return {name: parts[0] if len(parts) == 1 else xp.concatenate(parts, 1) for name, parts in joined.items()}
+
+        def joined(name: str) -> Any:
+            # taken out, so that one tensor at a time is there twice
+            parts = [*(f.pop(name) for f in found), *more]
+            return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
+
+        return {name: joined(name) for name in wanted}
 
     def _carry(self, quads: np.ndarray, wanted: tuple[str, ...], chunk: int) -> dict[str, Any]:
         if not self.steps:

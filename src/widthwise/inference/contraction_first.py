@@ -52,7 +52,7 @@ def add_tiles(flow: QuadrupleFlow, modes: int, reductions: list[Reduction]) -> l
     on_host = not devices.on_accelerator()
     place = (lambda arrays: arrays) if on_host else partial(jax.tree.map, jnp.asarray)
     all_sums, all_given = place([r.sums for r in reductions]), place([r.given for r in reductions])
-    looked_up = lru_cache(maxsize=8)(lambda sizes: place(lookup(sizes, modes)))
+    looked_up = lru_cache(maxsize=8)(partial(lookup, training=modes, on_host=on_host))
     for tile in tiles(flow, modes, on_host):
         for family in FAMILIES:
             orders = reductions[0].orders(family)

@@ -55,29 +55,31 @@ def _with_last(some: np.ndarray, last: int) -> np.ndarray:
     return np.column_stack([some, np.full(len(some), last, np.int32)])
 
 
-def rank(sorted_triples: np.ndarray, training: int) -> np.ndarray:
-    """Where sorted triples (3, …) stand in `triples`."""
+def rank(sorted_triples: Any, training: int, xp: Any = np) -> Any:
+    """Where sorted triples (3, …) stand in `triples`, with numpy or `jax.numpy`."""
     w, x, y = sorted_triples
     pair = x * (x + 1) // 2 + w
     second = comb(training + 2, 3) + (y - training) * (training * (training + 1) // 2) + pair
-    return np.where(y < training, y * (y + 1) * (y + 2) // 6 + pair, second)
+    return xp.where(y < training, y * (y + 1) * (y + 2) // 6 + pair, second)
 
 
-@lru_cache(maxsize=8)
-def lookup(sizes: tuple[int, int, int], training: int) -> tuple[np.ndarray, np.ndarray]:
+def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> tuple[Any, Any]:
     """For three legs over the first `sizes` inputs: which order they stand in, and the row of their sorted triple.
 
     Triples that hold two test inputs have the row `ABSENT`.
     """
-    legs = np.stack(np.broadcast_arrays(*np.ix_(*(np.arange(size) for size in sizes))))
-    order = np.argsort(legs, axis=0, kind="stable")
-    places = np.argsort(order, axis=0)
+    xp = np if on_host else jnp
+    a, b, c = xp.ix_(*(xp.arange(size, dtype=np.int32) for size in sizes))
+    low, high = xp.minimum(xp.minimum(a, b), c), xp.maximum(xp.maximum(a, b), c)
+    middle = a + b + c - low - high
+    # of equal ones the first leg comes first
+    first, second = 1 * (b < a) + (c < a), 1 * (a <= b) + (c < b)
     table = np.zeros((3, 3), np.uint8)
-    for code, (first, second, _) in enumerate(_THREE):
-        table[first, second] = code
-    ranked = np.take_along_axis(legs, order, axis=0)
-    row = np.where(ranked[1] < training, rank(ranked, training), ABSENT).astype(np.int32)
-    return table[places[0], places[1]], row
+    for code, (place, other, _) in enumerate(_THREE):
+        table[place, other] = code
+    rows = rank((low, middle, high.astype(np.int64)), training, xp)
+    row = xp.where(middle < training, rows, ABSENT).astype(np.int32)
+    return xp.asarray(table)[first, second], row
 
 
 class Where(NamedTuple):

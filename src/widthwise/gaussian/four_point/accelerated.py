@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, last_edge, type_pairs
+from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, last_edge
+from widthwise.gaussian.four_point.parity import Layout, layout
 from widthwise.gaussian.four_point.planes import DEGREES, PlaneSeries
-from widthwise.gaussian.four_point.tables import PlaneTables, from_harmonics
+from widthwise.gaussian.four_point.tables import PlaneTables
 
-#: Quadruples whose degrees are summed at a time; lists are multiples of it.
-PIECE = 1 << 14
+#: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
+#: Lists are multiples of all.
+PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 128: 1 << 8}
 #: Tables up to this degree are made for all planes at once: those that grow are compiled for again and again.
 EVERY_PLANE = 128
 
@@ -34,17 +36,17 @@ class _Placed(NamedTuple):
     plane: Any
     left: Any
     norm: Any
-    blocks: list[tuple[Any, Any, Any]]
+    blocks: list[tuple[Any, ...]]
 
     @classmethod
     def of(cls, tables: PlaneTables) -> _Placed:
         left = np.pad(tables.left, ((0, len(tables.norm) - len(tables.left)), (0, 0)))
-        blocks = [(block.cosine, block.sine, from_harmonics(block.start)) for block in tables.blocks]
+        blocks = [block.given(jnp.asarray) for block in tables.blocks]
         return jax.tree.map(jnp.asarray, cls(tables.plane, left, tables.norm, blocks))
 
 
 class AcceleratedSeries:
-    """`PlaneSeries` of a smooth activation for lists of one length, a multiple of `PIECE`."""
+    """`PlaneSeries` of a smooth activation for lists of one length, a multiple of all `PIECES`."""
 
     def __init__(self, series: PlaneSeries):
         self.series, self.rho = series, jnp.asarray(series.rho)
@@ -59,8 +61,8 @@ class AcceleratedSeries:
         for start, degrees in zip((0, *DEGREES), DEGREES, strict=False):
             tables = self._tables(start, degrees, quads, place, found.unfinished)
             here = self.placed[degrees][1]
-            pairs, column = type_pairs(tables.types, self.series.placed)
-            found = _add(pairs, tuple(tables.edges.tolist()), column, here, self.series.tolerance, quads, place, found)
+            laid, column = layout(self.series.placed, tables.parity)
+            found = _add(laid, tuple(tables.edges.tolist()), column, here, self.series.tolerance, quads, place, found)
             if not start:
                 found = _fill_few(here.plane, *self.straight, quads, few, found)
             if not bool(found.unfinished.any()):
@@ -101,7 +103,7 @@ def _fill_few(plane, two, one, quads, few, found: Found) -> Found:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometry, found: Found) -> Found:
+def _add(laid: Layout, edges, column, tables: _Placed, tolerance, quads, place: Geometry, found: Found) -> Found:
     """Add the degrees of some tables to unfinished quadruples, to each as many blocks as its bound asks for.
 
     Quadruples are sorted, those with most blocks first, so that each block meets the first pieces of the list alone.
@@ -112,12 +114,12 @@ def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometr
     last = jnp.where(found.unfinished, last, 0)
     order = jnp.argsort(-last)
     where = Where(*(field[order] for field in Where.of(first, second, place, jnp.asarray(edges)[last])))
-    sums = (jnp.zeros((len(quads), len(pairs[0]))),) * 2
+    sums, length = (jnp.zeros((len(quads), len(laid.first))),) * 2, PIECES[edges[0]]
     for start, block in zip(edges, tables.blocks, strict=False):
-        piece = partial(_add_piece, pairs, float(start), block, where)
-        sums = jax.lax.fori_loop(0, -(-jnp.count_nonzero(where.until > start) // PIECE), piece, sums)
+        piece = partial(_add_piece, laid, length, float(start), block, where)
+        sums = jax.lax.fori_loop(0, -(-jnp.count_nonzero(where.until > start) // length), piece, sums)
     back = jnp.argsort(order)
-    size = tables.norm[first][:, np.array(pairs[0])] * tables.norm[second][:, np.array(pairs[1])]
+    size = tables.norm[first][:, np.array(laid.first)] * tables.norm[second][:, np.array(laid.second)]
     own = jnp.asarray(column)[place.pairing]
     more, change, size = (jnp.take_along_axis(x, own, axis=1) for x in (sums[0][back], sums[1][back], size))
     left_out = jnp.minimum(left * size, 2.0 * change)
@@ -129,13 +131,13 @@ def _add(pairs, edges, column, tables: _Placed, tolerance, quads, place: Geometr
     )
 
 
-def _add_piece(pairs, start: float, block, where: Where, number, sums):
+def _add_piece(laid: Layout, length: int, start: float, block, where: Where, number, sums):
     """`add_block` for a piece of the sorted list."""
 
     def cut(x):
-        return jax.lax.dynamic_slice_in_dim(x, number * PIECE, PIECE)
+        return jax.lax.dynamic_slice_in_dim(x, number * length, length)
 
     values, change = map(cut, sums)
-    made = add_block(pairs, values, change, block, start, jax.tree.map(cut, where))
-    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=number * PIECE, axis=0)
+    made = add_block(laid, values, change, block, start, jax.tree.map(cut, where))
+    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=number * length, axis=0)
     return tuple(put(whole, part) for whole, part in zip(sums, made, strict=True))

@@ -7,7 +7,7 @@ s^M √(Σ_{n>M} ‖C_n‖²) √(Σ_{n>M} ‖D_n‖²).
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.gaussian.four_point.families import Orders
-from widthwise.gaussian.four_point.geometry import PAIRINGS, Geometry, library
+from widthwise.gaussian.four_point.geometry import Geometry, library
 from widthwise.gaussian.four_point.harmonics import turn
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, from_harmonics
+from widthwise.gaussian.four_point.parity import Layout, layout
+from widthwise.gaussian.four_point.tables import PlaneTables
 
 
 def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
@@ -60,14 +61,13 @@ def overlaps(
     """
     add, array = (_compiled_block, jnp.asarray) if compiled else (add_block, np.asarray)
     where = Where(*map(array, Where.of(first, second, place, until)))
-    pairs, column = type_pairs(tables.types, placed)
-    size = tables.norm[first][:, list(pairs[0])] * tables.norm[second][:, list(pairs[1])]
+    laid, column = layout(placed, tables.parity)
+    size = tables.norm[first][:, list(laid.first)] * tables.norm[second][:, list(laid.second)]
     values = change = array(np.zeros(size.shape))
     for block in tables.blocks:
         if block.start >= until.max():
             break
-        given = (array(block.cosine), array(block.sine), from_harmonics(block.start))
-        values, change = add(pairs, values, change, given, float(block.start), where)
+        values, change = add(laid, values, change, block.given(array), float(block.start), where)
     own = column[place.pairing]
     return Overlaps(*(np.take_along_axis(np.asarray(x), own, axis=1) for x in (values, change, size)))
 
@@ -88,38 +88,42 @@ class Where(NamedTuple):
         return cls(first, second, place.first, place.ratio, place.turn_first, place.turn_second, until)
 
 
-def add_block(pairs, values, change, block, start, where: Where):
+def add_block(laid: Layout, values, change, block, start, where: Where):
     """Add the degrees of a block to the sums over pairs of types (quadruples, pairs); returns them and the change.
 
-    A block is its cosine and sine parts and `from_harmonics`. Works on arrays of jax and of numpy.
+    A block is what `Block.given` says. Works on arrays of jax and of numpy.
     """
-    (cosine, sine, matrices), xp = block, library(where.ratio)
-    half, ratio = cosine.shape[-1], where.ratio[:, None, None]
+    xp, (cosine, sine, *matrices) = library(where.ratio), block
+    (steps, rows, _, types, half), ratio = cosine.shape, where.ratio[:, None, None]
     even_powers = xp.power(ratio, 2.0 * np.arange(half))
     m = 2.0 * np.arange(half)[None, None, :] + np.arange(2.0)[:, None, None]
     angles = [m * turn[None, :, None] for turn in (where.turn_first, where.turn_second)]  # (parities, quadruples, half)
     trig = [(xp.cos(angle), xp.sin(angle)) for angle in angles]
 
-    def plane(parts, rows, trig, parity, to_even, to_odd):
-        cos, sin = (a[parity][:, None, :] for a in trig)
-        turned = turn(parts[0][rows], parts[1][rows], cos, sin)
+    def plane(parts, numbers, trig, parity, to_even, to_odd):
+        cos, sin = (a[parity][:, :, None] for a in trig)
+        turned = turn(parts[0][:, numbers], parts[1][:, numbers], cos, sin)
         return (
-            (part.reshape(-1, half) @ matrix).reshape(part.shape)
+            (part.reshape(rows, -1, half) @ matrix).reshape(part.shape)
             for part, matrix in zip(turned, (to_even, to_odd), strict=True)
         )
 
-    def degree(total, inputs):
-        k, c, d, to_even, to_odd = inputs
-        even_a, odd_a = plane((c, d), where.first, trig[0], k % 2, to_even, to_odd)
-        even_b, odd_b = plane((c, d), where.second, trig[1], k % 2, to_even, to_odd)
-        weight = xp.power(where.s, start + k)[:, None, None] * even_powers
-        total = total + (even_a * weight) @ even_b.swapaxes(1, 2)
-        return total + (odd_a * (weight * ratio)) @ odd_b.swapaxes(1, 2), None
+    def degrees(total, inputs):
+        step, c, d, to_even, to_odd = inputs
+        # a row for each parity, or each degree by itself
+        parity = np.arange(2) if rows == 2 else step[None] % 2
+        even_a, odd_a = plane((c, d), where.first, trig[0], parity, to_even, to_odd)
+        even_b, odd_b = plane((c, d), where.second, trig[1], parity, to_even, to_odd)
+        degree = start + rows * step + np.arange(rows)
+        weight = xp.power(where.s, degree[:, None])[:, :, None, None] * even_powers
+        total = total + (even_a * weight) @ even_b.swapaxes(2, 3)
+        return total + (odd_a * (weight * ratio)) @ odd_b.swapaxes(2, 3), None
 
-    more = xp.zeros((len(values), *[cosine.shape[2]] * 2))
-    more = _scan(degree, more, (np.arange(BLOCK), cosine, sine, *matrices))
+    summed = xp.zeros((rows, len(values), types, types))
+    summed = _scan(degrees, summed, (np.arange(steps), cosine, sine, *matrices))
     # all pairs of types in one product, of which some are read, are quicker than those alone
-    more, wanted = more[:, *map(np.array, pairs)], (start < where.until)[:, None]
+    more = xp.moveaxis(summed, 0, 1).reshape(len(values), -1)[:, laid.columns]
+    wanted = (start < where.until)[:, None]
     return xp.where(wanted, values + more, values), xp.where(wanted, abs(more), change)
 
 
@@ -133,18 +137,3 @@ def _scan(step, state, inputs):
 
 
 _compiled_block = partial(jax.jit, static_argnums=0)(add_block)
-
-
-@lru_cache(maxsize=64)
-def type_pairs(
-    types: tuple[tuple[int, int], ...], placed: tuple[Orders, ...]
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray]:
-    """Types on the two planes for each assignment, and for each pairing which of these an assignment has.
-
-    All ways to place the orders of a family are there, so that another pairing has the same pairs in another order.
-    """
-    where = {pair: number for number, pair in enumerate(types)}
-    found = [[(where[o[a], o[b]], where[o[c], o[d]]) for o in placed] for a, b, c, d in PAIRINGS]
-    number = {pair: column for column, pair in enumerate(found[0])}
-    first, second = zip(*found[0], strict=True)
-    return (first, second), np.array([[number[pair] for pair in pairing] for pairing in found])

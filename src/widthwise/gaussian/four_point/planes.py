@@ -12,7 +12,7 @@ from widthwise.devices import by_device, on_all_cores
 from widthwise.gaussian.four_point.families import Orders, quadruples
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
 from widthwise.gaussian.four_point.overlap import bounds, last_edge, overlaps
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolvable
+from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolved
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
 DEGREES = (32, 64, 128, 256)
@@ -56,7 +56,8 @@ class PlaneSeries:
         scale = np.sqrt(np.diag(K))
         self.rho = K / np.maximum(np.outer(scale, scale), 1e-300)
         self.accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
-        self.slow = bool(activation.kinks) or not resolvable(activation, K, self.accuracy)
+        smooth, self.parity = resolved(activation, K, self.accuracy)
+        self.slow = bool(activation.kinks) or not smooth
         self.kept: dict[int, PlaneTables] | None = {} if keep else None
 
     @property
@@ -105,7 +106,7 @@ class PlaneSeries:
 
     def _made(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
         accuracy = None if self.slow else self.accuracy
-        return plane_tables(self.activation, self.K, self.placed, degrees, accuracy, start, only)
+        return plane_tables(self.activation, self.K, self.placed, degrees, accuracy, start, only, self.parity)
 
 
 class _Task(NamedTuple):

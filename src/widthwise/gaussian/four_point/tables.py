@@ -19,9 +19,11 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders, pair_types
+from widthwise.gaussian.four_point.geometry import library
 from widthwise.gaussian.four_point.grids import smooth_grid
 from widthwise.gaussian.four_point.harmonics import harmonics
 from widthwise.gaussian.four_point.kinked_planes import kinked_moments
+from widthwise.gaussian.four_point.parity import Rows, has_parity, type_rows
 from widthwise.gaussian.four_point.smooth_planes import (
     PlaneMoments,
     PlaneSeriesData,
@@ -30,7 +32,7 @@ from widthwise.gaussian.four_point.smooth_planes import (
     smooth_moments,
 )
 
-#: Degrees are handled in blocks of this many.
+#: Degrees are handled in blocks of this many, as many even as odd ones.
 BLOCK = 8
 #: Coefficients of planes that are worked on at a time, on a processor and with an accelerator.
 PIECES = {"cpu": 1 << 22, "gpu": 1 << 26}
@@ -46,11 +48,20 @@ Moments = Callable[[np.ndarray, np.ndarray, np.ndarray], PlaneMoments]
 
 @dataclass(frozen=True)
 class Block:
-    """Harmonic parts (degrees of the block, planes, types, half) of eight degrees, from `start` on."""
+    """Harmonic parts (steps, rows, planes, types, half) of eight degrees, from `start` on; rows as in `type_rows`.
+
+    Each step takes the next degree, or with two rows the next two.
+    """
 
     start: int
     cosine: jax.Array
     sine: jax.Array
+
+    def given(self, array: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """The parts, and the matrices (steps, rows, half, half) that bring them back to Hermite polynomials."""
+        steps, rows, *_ = self.cosine.shape
+        matrices = _harmonics(self.start)[2].swapaxes(-1, -2)
+        return array(self.cosine), array(self.sine), *matrices.reshape(2, steps, rows, *matrices.shape[2:])
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class PlaneTables:
     `one[a, assignment]` those of (a,a,a,a).
     """
 
-    types: tuple[tuple[int, int], ...]
+    parity: bool
     degrees: int
     plane: np.ndarray
     blocks: list[Block]
@@ -78,9 +89,10 @@ class PlaneTables:
         return np.array([*(block.start for block in self.blocks), self.degrees])
 
 
-def resolvable(activation: Activation, K: np.ndarray, accuracy: float) -> bool:
-    """Whether the series of smooth activations is there for a kernel (inputs, inputs)."""
-    return smooth_grid(activation, float(np.diag(K).max()), TERMS[0], accuracy) is not None
+def resolved(activation: Activation, K: np.ndarray, accuracy: float) -> tuple[bool, bool]:
+    """Whether the series of smooth activations is there for a kernel (inputs, inputs), and whether it has a parity."""
+    grid = smooth_grid(activation, float(np.diag(K).max()), TERMS[0], accuracy)
+    return grid is not None, grid is not None and has_parity(activation, np.sqrt(np.diag(K)), grid)
 
 
 def plane_tables(
@@ -91,8 +103,9 @@ def plane_tables(
     accuracy: float | None,
     start: int = 0,
     only: np.ndarray | None = None,
+    parity: bool = False,
 ) -> PlaneTables:
-    """Tables from degree `start` to below `degrees`, multiples of the block.
+    """Tables from degree `start` to below `degrees`, multiples of the block; `parity` says that σ has one.
 
     With an `accuracy` they come from single-input series, without one from quadrature in panels, plane by plane. `only`
     marks the planes (inputs, inputs) that are wanted; all of them by default.
@@ -116,20 +129,20 @@ def plane_tables(
         piece = slice(begin, begin + step)
         found = moments_of(first[piece], second[piece], rho[piece])
         for made, degree in zip(parts, starts, strict=True):
-            made.append(harmonic_parts(found.coefficients, degree))
+            made.append(harmonic_parts(found.coefficients, degree, type_rows(placed, parity)))
         moments.append(_sizes(found, start, degrees))
     norm, left, two, one = (np.concatenate(column) for column in zip(*moments, strict=True))
     norm = np.pad(norm, ((0, room - len(norm)), (0, 0)), constant_values=1.0)
     blocks = [Block(degree, *_filled(parts.pop(0), room)) for degree in starts]
-    return PlaneTables(types, degrees, plane, blocks, norm, left, two, one[first == second])
+    return PlaneTables(parity, degrees, plane, blocks, norm, left, two, one[first == second])
 
 
 def _filled(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
-    """Parts (2, degrees, planes, types, half) of several pieces together, with zeros up to the room for planes."""
-    used = sum(part.shape[2] for part in parts)
+    """Parts (2, steps, rows, planes, types, half) of several pieces together, with zeros up to the room for planes."""
+    used = sum(part.shape[3] for part in parts)
     xp = np if isinstance(parts[0], np.ndarray) else jnp
-    empty = xp.zeros((*parts[0].shape[:2], room - used, *parts[0].shape[3:]))
-    together = xp.concatenate([*parts, empty], axis=2)
+    empty = xp.zeros((*parts[0].shape[:3], room - used, *parts[0].shape[4:]))
+    together = xp.concatenate([*parts, empty], axis=3)
     return jnp.asarray(together[0]), jnp.asarray(together[1])
 
 
@@ -153,14 +166,14 @@ def joined(one: PlaneTables, other: PlaneTables) -> PlaneTables:
     plane = np.where(other.plane >= 0, other.plane + used, one.plane)
     left, two = (np.concatenate([getattr(x, part) for x in (one, other)]) for part in ("left", "two"))
     norm = np.concatenate([one.norm[:used], other.norm[:more], np.ones((room - used - more, one.norm.shape[1]))])
-    return PlaneTables(one.types, one.degrees, plane, blocks, norm, left, two, np.concatenate([one.one, other.one]))
+    return PlaneTables(one.parity, one.degrees, plane, blocks, norm, left, two, np.concatenate([one.one, other.one]))
 
 
 @partial(jax.jit, static_argnums=3)
 def _placed(one: Any, other: Any, used: Any, room: int) -> Any:
-    """The second part (degrees, planes, types, half) put after the planes of the first that are used."""
-    larger = jnp.pad(one, ((0, 0), (0, room - one.shape[1]), (0, 0), (0, 0)))
-    return jax.lax.dynamic_update_slice_in_dim(larger, other, used, axis=1)
+    """The second part (steps, rows, planes, types, half) put after the planes of the first that are used."""
+    larger = jnp.pad(one, ((0, 0), (0, 0), (0, room - one.shape[2]), (0, 0), (0, 0)))
+    return jax.lax.dynamic_update_slice_in_dim(larger, other, used, axis=2)
 
 
 def _by_panels(activation: Activation, types, placed, degrees: int, scale, first, second, rho) -> PlaneMoments:
@@ -224,27 +237,24 @@ def half_size(start: int) -> int:
     return half
 
 
-def harmonic_parts(coefficients: Any, start: int) -> Any:
-    """Cosine and sine parts (2, degrees, planes, types, half) of the block at `start`, from plane coefficients."""
-    if isinstance(coefficients, np.ndarray):
-        return _parts(coefficients, *_harmonics(start))
-    return _compiled_parts(coefficients, *_harmonics(start))
+def harmonic_parts(coefficients: Any, start: int, rows: Rows) -> Any:
+    """Cosine and sine parts (2, steps, rows, planes, types, half) of the block at `start`, from plane coefficients."""
+    compute = _parts if isinstance(coefficients, np.ndarray) else _compiled_parts
+    made = [
+        compute(coefficients, np.array(types), *(found[:, number :: len(rows)] for found in _harmonics(start)))
+        for number, types in enumerate(rows)
+    ]
+    return library(coefficients).stack(made, axis=2)
 
 
-def _parts(coefficients, i, j, matrices):
-    planes, types = coefficients.shape[:2]
-    chosen = coefficients.reshape(planes * types, *coefficients.shape[2:])[:, i, j]
-    moved = chosen.transpose(1, 2, 0, 3) @ matrices
-    return moved.reshape(*moved.shape[:2], planes, types, -1)
+def _parts(coefficients, types, i, j, matrices):
+    """Parts (2, degrees, planes, types, half) of some degrees and types."""
+    chosen = coefficients[:, types[:, None, None, None], i, j].transpose(2, 3, 0, 1, 4)
+    *many, planes, count, half = chosen.shape
+    return (chosen.reshape(*many, planes * count, half) @ matrices).reshape(chosen.shape)
 
 
 _compiled_parts = jax.jit(_parts)
-
-
-def from_harmonics(start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Matrices (degrees, half, half) that bring cosine and sine parts of a block back to Hermite polynomials."""
-    cosine, sine = _harmonics(start)[2].swapaxes(-1, -2)
-    return cosine, sine
 
 
 @lru_cache(maxsize=64)
