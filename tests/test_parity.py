@@ -24,7 +24,7 @@ def series(activation, inputs: int = 6, placed=PLACED) -> PlaneSeries:
     ("activation", "parity"),
     [("tanh", True), ("sin", True), ("erf", True), ("linear", True), ("quadratic", True),
      ("gelu", False), ("swish", False), ("softplus", False), ("sigmoid", False), (TILTED, False), ("relu", False)],
-    ids=str,
+    ids=lambda value: getattr(value, "name", str(value)),
 )  # fmt: skip
 def test_the_parity_is_seen(activation, parity):
     assert series(activation).parity is parity
