@@ -35,7 +35,12 @@ def test_the_examples_of_a_page_run(page, capsys, monkeypatch, tmp_path):
     assert "nan" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def slow(page):
+    """The page of the report runs it as a function too, and `make demo` as a command."""
+    return pytest.param(page, marks=pytest.mark.full) if page.stem == "report" else page
+
+
+@pytest.mark.parametrize("page", [slow(p) for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_commands_of_a_page_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, language in (("study.toml", "toml"), ("points.csv", "csv")):
