@@ -141,6 +141,16 @@ class TestDataset:
         k = ww.trained_kernel(net, [[1.0]], [2.0], [[1.0]], by_layer=True)
         assert np.allclose(k["change1_by_layer"].values.ravel(), [1.5, 1.5], atol=1e-9)
 
+    def test_a_newton_step_on_one_input_is_a_step_of_descent(self):
+        """With a single eigenvalue λ of Θ it is one step at the rate 1/λ; a step of half that rate is another one."""
+        rate = 1.0 / float(ww.theory(self.net, DATA[:1]).Theta.values[-1].squeeze())
+        newton, step, half = (
+            ww.trained_kernel(self.net, DATA[:1], Y_LARGE[:1], X[1:], algorithm)["change1"].values
+            for algorithm in (ww.NewtonStep(), ww.GradientDescent(rate, 1), ww.GradientDescent(0.5 * rate, 1))
+        )
+        assert np.abs(newton - step).max() < 1e-11 * np.abs(step).max()
+        assert np.abs(newton - half).max() > 0.1 * np.abs(step).max()
+
 
 class TestGrowth:
     def test_the_change_relative_to_the_kernel_is_a_function_of_depth_over_width(self):

@@ -20,6 +20,7 @@ import numpy as np
 from widthwise.devices import by_device
 from widthwise.flow.placed import ORDERS
 from widthwise.flow.quadruple_flow import CHUNKS, QuadrupleFlow
+from widthwise.gaussian.four_point.geometry import library
 from widthwise.inference.forms import FAMILIES
 
 #: Tensors that the forms read.
@@ -55,12 +56,12 @@ def _with_last(some: np.ndarray, last: int) -> np.ndarray:
     return np.column_stack([some, np.full(len(some), last, np.int32)])
 
 
-def rank(sorted_triples: Any, training: int, xp: Any = np) -> Any:
-    """Where sorted triples (3, …) stand in `triples`, with numpy or `jax.numpy`."""
+def rank(sorted_triples: Any, training: int) -> Any:
+    """Where sorted triples (3, …) stand in `triples`."""
     w, x, y = sorted_triples
     pair = x * (x + 1) // 2 + w
     second = comb(training + 2, 3) + (y - training) * (training * (training + 1) // 2) + pair
-    return xp.where(y < training, y * (y + 1) * (y + 2) // 6 + pair, second)
+    return library(y).where(y < training, y * (y + 1) * (y + 2) // 6 + pair, second)
 
 
 def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> tuple[Any, Any]:
@@ -77,7 +78,7 @@ def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> 
     table = np.zeros((3, 3), np.uint8)
     for code, (place, other, _) in enumerate(_THREE):
         table[place, other] = code
-    rows = rank((low, middle, high.astype(np.int64)), training, xp)
+    rows = rank((low, middle, high.astype(np.int64)), training)
     row = xp.where(middle < training, rows, ABSENT).astype(np.int32)
     return xp.asarray(table)[first, second], row
 
@@ -119,7 +120,7 @@ class Tile:
 
         `looked_up` is `lookup` of the sizes. What is not in the tile is zero.
         """
-        xp = np if isinstance(self.share, np.ndarray) else jnp
+        xp = library(self.share)
         others = [k for k in range(4) if k != leg]
         code, row = looked_up
         # one more column, of zeros, for what is not in the tile

@@ -140,7 +140,7 @@ def plane_tables(
 def _filled(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
     """Parts (2, steps, rows, planes, types, half) of several pieces together, with zeros up to the room for planes."""
     used = sum(part.shape[3] for part in parts)
-    xp = np if isinstance(parts[0], np.ndarray) else jnp
+    xp = library(parts[0])
     empty = xp.zeros((*parts[0].shape[:3], room - used, *parts[0].shape[4:]))
     together = xp.concatenate([*parts, empty], axis=3)
     return jnp.asarray(together[0]), jnp.asarray(together[1])
