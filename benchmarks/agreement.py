@@ -22,11 +22,11 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tally import Tally
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import estimates, merged
-from widthwise.flow.finite import finite_flow
-from widthwise.inference.clock import Clock
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
-from widthwise.inference.trained_kernel import mean_kernel_change
-from widthwise.inference.trained_moments import Basis, moments_at_tests
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.kernel_change import mean_kernel_change
+from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network import MLP, GradientDescent, GradientFlow
 

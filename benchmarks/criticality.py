@@ -58,7 +58,7 @@ def time_diagram(name: str) -> dict[str, float]:
     """A phase diagram of 200 × 200 points in this process, and the same again."""
     import numpy as np
 
-    from widthwise.criticality.labelled import phase_diagram
+    from widthwise.criticality.phase_diagram import phase_diagram
 
     sigma, axes = activation(name), (np.linspace(0.1, 3.0, 200), np.linspace(0.0, 1.0, 200))
     times = [best_time(lambda: phase_diagram(sigma, *axes), 1) for _ in range(2)]

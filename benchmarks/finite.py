@@ -40,7 +40,7 @@ def entries(count: int) -> int:
 
 def run_one(activation: str, count: int, tolerance: float) -> None:
     """One size, in this process; prints a JSON object."""
-    from widthwise.flow.finite import finite_flow
+    from widthwise.flow.tensors.tensor_flow import finite_flow
 
     net, X = network(activation), inputs_of(count)
     finite_flow(net, inputs_of(6), tolerance=tolerance)
@@ -79,7 +79,7 @@ def by_quadrature(activation, K: np.ndarray, placed, nodes: int) -> np.ndarray:
 def against_quadrature(activation_name: str, tolerance: float) -> None:
     """Time for one quadruple of distinct inputs at equal error: brute force, and its share of a whole layer of ours."""
     from widthwise.activations import resolve
-    from widthwise.flow import kernel_flow
+    from widthwise.flow.kernels.kernel_flow import kernel_flow
     from widthwise.gaussian.four_point import FAMILIES, four_point
     from widthwise.gaussian.four_point.families import assignments, quadruples
 

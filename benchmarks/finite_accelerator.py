@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from finite import DEPTH, entries, inputs_of, network
 
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point.families import FAMILIES, assignments, pair_types
 from widthwise.gaussian.four_point.overlap import Where, add_block
 from widthwise.gaussian.four_point.parity import layout

@@ -33,7 +33,7 @@ def run_ours(activation: str, inputs: int, repeats: int) -> None:
     import jax
 
     import widthwise as ww
-    from widthwise.results import labelled as _  # noqa: F401  (imported before memory is counted)
+    from widthwise.results import theory as _  # noqa: F401  (imported before memory is counted)
 
     net = network(activation)
     X = np.random.default_rng(0).normal(size=(inputs, 100))

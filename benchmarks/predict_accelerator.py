@@ -21,13 +21,13 @@ from common import peak_mb
 from predict import STEPS, TESTS, data, network
 
 from widthwise.criticality.learning_rates import largest_stable_step
-from widthwise.flow.infinite import kernel_flow
-from widthwise.flow.quadruple_flow import QuadrupleFlow
-from widthwise.inference.clock import Clock
-from widthwise.inference.contraction_first import contracted_moments
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.inference.corrections import TRAINING, at_output, joint_tensors
-from widthwise.inference.tiles import count_quadruples
-from widthwise.inference.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
+from widthwise.inference.tiled.contracted_moments import contracted_moments
+from widthwise.inference.tiled.quadruple_tiles import count_quadruples
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import GradientDescent
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import widthwise as ww
 from widthwise.experiments import checkpoints, programme
-from widthwise.experiments.training.labelled import train
+from widthwise.experiments.training.train import train
 from widthwise.network.algorithms import GradientDescent
 
 NET = ww.MLP([2, 16, 1], "tanh", C_b=0.1, C_W=1.5)

@@ -13,7 +13,7 @@ from widthwise.comparison.verdicts import AGREES, DISAGREES, ONE_WIDTH, TOO_NARR
 from widthwise.errors import InvalidInput
 from widthwise.experiments.correlation import correlation_traces
 from widthwise.experiments.symmetries import SYMMETRIES, distinct_entries
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 

@@ -7,15 +7,18 @@ import pytest
 from peak_memory import growth
 
 import widthwise as ww
-from widthwise.flow.finite import finite_flow
-from widthwise.flow.placed import ORDERS
-from widthwise.flow.quadruple_flow import QuadrupleFlow
+from widthwise.flow.tensors.placed import ORDERS
+from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point import quadruples
-from widthwise.inference import contraction_first, einsum, forms, tiles
-from widthwise.inference.clock import Clock
 from widthwise.inference.corrections import TRAINING, choose_method, full_bytes, tiled_bytes
-from widthwise.inference.skeleton import skeleton, spread
-from widthwise.inference.trained_output import Weights
+from widthwise.inference.tiled import contracted_moments as contraction_first
+from widthwise.inference.tiled import forms
+from widthwise.inference.tiled import quadruple_tiles as tiles
+from widthwise.inference.tiled.skeleton import skeleton, spread
+from widthwise.inference.trained import einsum
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.trained_output import Weights
 from widthwise.network.algorithms import NewtonStep
 
 RNG = np.random.default_rng(5)
@@ -81,7 +84,7 @@ class TestEquality:
         made = partial(ww.predict, net, X, y, tests, ww.GradientFlow(), order=1)
         full, off = made(method="full"), {}
         for looks in (4, 11):
-            monkeypatch.setattr("widthwise.inference.reduction.spread", partial(spread, count=looks))
+            monkeypatch.setattr("widthwise.inference.tiled.reduction.spread", partial(spread, count=looks))
             off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
         assert off[11] < 1e-9
         assert off[4] > 1e-7
@@ -110,7 +113,7 @@ class TestEquality:
     def test_compiled_steps_and_tiles_of_one_shape_give_the_same(self, depth, monkeypatch):
         """As on an accelerator; at depth 3 with faces."""
         net = NET if depth == 3 else ww.MLP([3, 40, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
-        monkeypatch.setattr("widthwise.flow.quadruple_flow.COMPILE_FROM", 2)
+        monkeypatch.setattr("widthwise.flow.tensors.quadruple_flow.COMPILE_FROM", 2)
         for place in ("flow.quadruple_flow", "inference.tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
         monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECES", dict.fromkeys((0, 32, 64, 128), 16))

@@ -9,9 +9,9 @@ from numpy.polynomial.hermite_e import hermegauss
 
 import widthwise as ww
 from widthwise.errors import SingularKernel
-from widthwise.flow.action import action_from_correlators, correlators_from_action, integrate_out, loops
-from widthwise.flow.couplings import Couplings, couplings
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.action.couplings import Couplings, couplings
+from widthwise.flow.action.quartic_action import action_from_correlators, correlators_from_action, integrate_out, loops
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
 NETS = {name: ww.MLP([3, 32, 32, 8], name, C_b=0.1, C_W=1.5) for name in ("tanh", "gelu")}

@@ -13,9 +13,9 @@ from widthwise.criticality.critical import critical
 from widthwise.criticality.depth_width import depth_width, mutual_information, optimal_aspect_ratio
 from widthwise.criticality.exponents import growth_laws
 from widthwise.criticality.fixed_points import fixed_points
-from widthwise.criticality.labelled import phase_diagram
 from widthwise.criticality.learning_rates import equalise, largest_stable_step, layer_shares, power_law_rates
-from widthwise.criticality.phase_diagram import critical_line, phase_grid
+from widthwise.criticality.phase_diagram import phase_diagram
+from widthwise.criticality.phase_grid import critical_line, phase_grid
 from widthwise.criticality.tuning import make_critical, shaped
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.results.single_input import single_input

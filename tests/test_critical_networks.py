@@ -13,7 +13,7 @@ from widthwise.criticality.correlation import pair_fixed_point
 from widthwise.criticality.critical import critical
 from widthwise.criticality.fixed_points import fixed_points
 from widthwise.criticality.learning_rates import layer_shares
-from widthwise.criticality.phase_diagram import critical_line
+from widthwise.criticality.phase_grid import critical_line
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
 from widthwise.results.single_input import single_input

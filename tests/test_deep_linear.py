@@ -10,9 +10,9 @@ import pytest
 
 import widthwise as ww
 from widthwise.errors import InvalidInput
-from widthwise.flow.deep_linear import NAMES, deep_linear
 from widthwise.flow.exact import exact_law, scale_free_moments
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.exact.deep_linear import NAMES, deep_linear
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 HYPER = {"C_W": [1.1, 0.9, 1.2], "lambda_b": [0.3, 0.1, 0.2], "lambda_W": [0.7, 0.8, 1.1]}
 

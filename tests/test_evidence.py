@@ -7,7 +7,7 @@ import pytest
 from prior_networks import sampled_log_evidence
 
 import widthwise as ww
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.posterior_corrections import posterior_corrections
 
 ANGLE = np.linspace(0.0, np.pi, 6)

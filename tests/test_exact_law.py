@@ -13,7 +13,7 @@ import widthwise as ww
 from widthwise.errors import DivergentMoment, InvalidInput
 from widthwise.flow.exact import exact_law, kurtosis_by_depth, scale_free_moments
 from widthwise.flow.exact.lattice import MARGIN, add, prefilter, refine, spread
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([1.0, 0.3, -0.5])
 ONE = np.ones(2)  # |x|²/n_0 = 1

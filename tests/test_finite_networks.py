@@ -22,7 +22,7 @@ from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import reference
 from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
 from widthwise.experiments.tally import Tally, jackknife
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
 TWO = X[:2]

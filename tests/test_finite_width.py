@@ -7,10 +7,10 @@ from conftest import load_cases, network
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownName
-from widthwise.flow.finite import MEANS, finite_flow
-from widthwise.flow.finite_rules import RULES
-from widthwise.flow.legs import legs
-from widthwise.flow.mean_rules import rule_G1, rule_H1
+from widthwise.flow.tensors.legs import legs
+from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
+from widthwise.flow.tensors.tensor_flow import MEANS, finite_flow
+from widthwise.flow.tensors.tensor_rules import RULES
 from widthwise.results.finite_width import TENSORS, estimate_bytes
 
 CASES = load_cases("flow")
@@ -45,7 +45,7 @@ def test_reference(case):
 
 def terms_of_all_rules() -> list[tuple[str, str]]:
     """Names of every term of §4 and §5, read from the rules themselves."""
-    from widthwise.flow.finite import _Step
+    from widthwise.flow.tensors.tensor_flow import _Step
 
     net, names = deep("tanh"), (*RULES, *MEANS)
     K, Theta = (ww.theory(net, X[:1])[name].values[0] for name in ("K", "Theta"))
@@ -221,7 +221,7 @@ def test_a_repeated_input_repeats_its_entries():
 def test_many_inputs_take_the_compiled_path_to_the_same_numbers(monkeypatch):
     net, some = deep("tanh"), np.random.default_rng(0).normal(size=(5, 3))
     plain = finite_flow(net, some, tolerance=1e-8)
-    monkeypatch.setattr("widthwise.flow.finite.COMPILE_FROM", 2)
+    monkeypatch.setattr("widthwise.flow.tensors.tensor_flow.COMPILE_FROM", 2)
     compiled = finite_flow(net, some, tolerance=1e-8)
     for name in (*RULES, *MEANS):
         assert worst(compiled.tensors[name], plain.tensors[name]) < 1e-12

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import widthwise as ww
-from widthwise.flow import infinite, kernel_flow
+from widthwise.flow.kernels import kernel_flow as infinite
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 
 ELU = ww.activation(lambda z: jnp.where(z > 0, z, jnp.expm1(jnp.minimum(z, 0))), kinks=[0.0], name="elu")
 ACTIVATIONS = ("tanh", "gelu", "relu", "sin", "swish", "erf", "softplus", "leaky_relu(0.2)")

@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.svm import SVC
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.training.labelled import train
+from widthwise.experiments.training.train import train
 from widthwise.labs import entropic_force
 from widthwise.labs import generalisation as general
 from widthwise.labs import implicit_bias_diagonal as diagonal

@@ -12,9 +12,9 @@ import widthwise as ww
 from widthwise.errors import CheckpointWarning, InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
 from widthwise.experiments import checkpoints, programme
 from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.labelled import STATISTICS
+from widthwise.experiments.measure import STATISTICS
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 THREE = np.array([*X, [0.6, -0.2, 0.4]])

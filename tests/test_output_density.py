@@ -9,8 +9,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.stats import chi2, multivariate_normal, norm
 
 import widthwise as ww
-from widthwise.flow.couplings import couplings
-from widthwise.flow.output_density import OutputDensity, output_density
+from widthwise.flow.action.couplings import couplings
+from widthwise.flow.action.output_density import OutputDensity, output_density
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 NET = ww.MLP([3, 32, 32, 8], "tanh", C_b=0.1, C_W=1.5)

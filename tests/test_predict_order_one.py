@@ -9,14 +9,14 @@ from conftest import load_cases, network
 from difference_equations import coefficients, iterate
 
 import widthwise as ww
-from widthwise.flow.finite import finite_flow
-from widthwise.inference.clock import Clock
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
-from widthwise.inference.cumulants import evaluate
-from widthwise.inference.observables.labelled import expected_error, trained_kernel
-from widthwise.inference.trained_kernel import kernel_change
-from widthwise.inference.trained_moments import Basis, moments_at_tests, moments_at_training
-from widthwise.inference.trained_output import trained_output
+from widthwise.inference.observables import expected_error, trained_kernel
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.cumulants import evaluate
+from widthwise.inference.trained.kernel_change import kernel_change
+from widthwise.inference.trained.trained_moments import Basis, moments_at_tests, moments_at_training
+from widthwise.inference.trained.trained_output import trained_output
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import NewtonStep
 

@@ -9,7 +9,7 @@ import pytest
 
 import widthwise as ww
 from widthwise.errors import InvalidInput
-from widthwise.flow.deep_linear import deep_linear
+from widthwise.flow.exact.deep_linear import deep_linear
 from widthwise.special.relu_paths import log_normal_exponent
 
 UNIFORM = 1.8

@@ -12,7 +12,7 @@ import xarray as xr
 
 import widthwise as ww
 from widthwise import memory, progress
-from widthwise.results import labelled as theory_module
+from widthwise.results import theory as theory_module
 
 NET = ww.MLP([2, 8, 1], "gelu", C_W=[1.0, 1.9])
 X = [[0.5, 1.0], [1.0, -1.0]]

@@ -11,9 +11,9 @@ import pytest
 
 import widthwise as ww
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
-from widthwise.flow.finite import finite_flow
-from widthwise.flow.single_expectations import ladder, moments, pair
-from widthwise.flow.single_input import SCALES, existing
+from widthwise.flow.one_input.deep_flow import SCALES, existing
+from widthwise.flow.one_input.single_expectations import ladder, moments, pair
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.results.single_input import single_input
 
 DEPTH = 100_000

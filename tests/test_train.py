@@ -10,8 +10,8 @@ from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, start_of
 import widthwise as ww
 from widthwise.errors import NonFiniteWarning
 from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.labelled import train
 from widthwise.experiments.training.tangent import outputs
+from widthwise.experiments.training.train import train
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 
@@ -96,7 +96,7 @@ class TestThingsThatGoWrong:
         assert found.attrs["variance_reduction_cov"] == 1.0
         assert np.einsum("ixix->ix", found["cov"]).min() > 0.0
         assert found["cov_se"].max() < 0.2
-        monkeypatch.setattr("widthwise.experiments.training.labelled.NOISY", 0.0)
+        monkeypatch.setattr("widthwise.experiments.training.train.NOISY", 0.0)
         noisy = train(net, given, y, tests, 300, GradientDescent(0.3, 16), progress=False)
         assert noisy["cov_se"].max() > 1.0
 

@@ -11,7 +11,7 @@ from peak_memory import growth
 import widthwise as ww
 from widthwise.errors import CheckpointWarning, InvalidInput
 from widthwise.experiments import checkpoints
-from widthwise.experiments.training.labelled import train
+from widthwise.experiments.training.train import train
 
 
 @pytest.fixture(autouse=True)

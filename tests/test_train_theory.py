@@ -16,14 +16,14 @@ import widthwise as ww
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.tally import jackknife, leaving_one_out
 from widthwise.experiments.training.ensemble import train_one
-from widthwise.experiments.training.labelled import train
 from widthwise.experiments.training.linearised import response
 from widthwise.experiments.training.tangent import kernel, outputs, tangent
-from widthwise.flow.finite import finite_flow
-from widthwise.inference.clock import Clock
+from widthwise.experiments.training.train import train
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
-from widthwise.inference.trained_kernel import mean_kernel_change
-from widthwise.inference.trained_moments import Basis, moments_at_tests
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.kernel_change import mean_kernel_change
+from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import GradientDescent, GradientFlow, NewtonStep
 

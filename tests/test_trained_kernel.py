@@ -13,14 +13,14 @@ import widthwise as ww
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.ensemble import train_one
 from widthwise.experiments.training.tangent import outputs, tangent
-from widthwise.flow.finite import finite_flow
-from widthwise.inference.clock import Clock
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
-from widthwise.inference.cumulants import covariance, monomial
-from widthwise.inference.observables.layer_kernels import layer_flows
-from widthwise.inference.trained_kernel import kernel_change, mean_kernel_change
-from widthwise.inference.trained_moments import Basis
-from widthwise.inference.trained_output import trained_output
+from widthwise.inference.layer_kernels import layer_flows
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.cumulants import covariance, monomial
+from widthwise.inference.trained.kernel_change import kernel_change, mean_kernel_change
+from widthwise.inference.trained.trained_moments import Basis
+from widthwise.inference.trained.trained_output import trained_output
 from widthwise.inference.training_kernel import Spectrum
 
 STEPS = ww.GradientDescent(0.25, 6)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from widthwise.criticality.critical import Critical, critical
     from widthwise.criticality.depth_width import depth_width, mutual_information, optimal_aspect_ratio
     from widthwise.criticality.fixed_points import fixed_points
-    from widthwise.criticality.labelled import phase_diagram
     from widthwise.criticality.learning_rates import equalise, layer_shares, power_law_rates
-    from widthwise.criticality.phase_diagram import critical_line
+    from widthwise.criticality.phase_diagram import phase_diagram
+    from widthwise.criticality.phase_grid import critical_line
     from widthwise.criticality.susceptibilities import correlation_length, kernel_map, susceptibilities
     from widthwise.criticality.tuning import make_critical, shaped
     from widthwise.errors import (
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
         WeightsWarning,
         WidthwiseError,
     )
-    from widthwise.experiments.labelled import measure
-    from widthwise.experiments.training.labelled import train
-    from widthwise.flow.couplings import Couplings, couplings
-    from widthwise.flow.deep_linear import DeepLinear, deep_linear
+    from widthwise.experiments.measure import measure
+    from widthwise.experiments.training.train import train
+    from widthwise.flow.action.couplings import Couplings, couplings
+    from widthwise.flow.action.output_density import OutputDensity, output_density
     from widthwise.flow.exact import ExactLaw, exact_law, kurtosis_by_depth
-    from widthwise.flow.output_density import OutputDensity, output_density
+    from widthwise.flow.exact.deep_linear import DeepLinear, deep_linear
     from widthwise.gaussian import Expectation, expectation, kernel_derivative
-    from widthwise.inference.evidence.labelled import evidence_grid
-    from widthwise.inference.labelled import max_learning_rate, posterior, predict, sample_posterior, sample_prior
-    from widthwise.inference.observables.labelled import compare_algorithms, expected_error, trained_kernel
+    from widthwise.inference.evidence_grid import evidence_grid
+    from widthwise.inference.observables import compare_algorithms, expected_error, trained_kernel
+    from widthwise.inference.predict import max_learning_rate, posterior, predict, sample_posterior, sample_prior
     from widthwise.interop.empirical import model_dntk, model_kernels, model_ntk
     from widthwise.interop.equinox_models import from_equinox, init_equinox
     from widthwise.interop.estimators import NNGPRegressor, NTKClassifier, NTKRegressor
@@ -59,8 +59,10 @@ if TYPE_CHECKING:
     from widthwise.interop.stax import from_stax, stax_kernels
     from widthwise.interop.torch_models import from_torch, init_torch, param_groups
     from widthwise.network import MLP, SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-    from widthwise.results import load, network_of, save, theory
+    from widthwise.results.labels import network_of
     from widthwise.results.single_input import single_input
+    from widthwise.results.store import load, save
+    from widthwise.results.theory import theory
     from widthwise.special.bayesian_interpolation import (
         Interpolation,
         bayesian_interpolation,
@@ -87,33 +89,33 @@ _HOME = {
     "AccuracyWarning": "errors",
     "ExpansionWarning": "errors",
     "WidthwiseError": "errors",
-    "Couplings": "flow.couplings",
-    "couplings": "flow.couplings",
-    "OutputDensity": "flow.output_density",
-    "output_density": "flow.output_density",
-    "measure": "experiments.labelled",
+    "Couplings": "flow.action.couplings",
+    "couplings": "flow.action.couplings",
+    "OutputDensity": "flow.action.output_density",
+    "output_density": "flow.action.output_density",
+    "measure": "experiments.measure",
     "Expectation": "gaussian",
     "expectation": "gaussian",
     "kernel_derivative": "gaussian",
-    "max_learning_rate": "inference.labelled",
-    "posterior": "inference.labelled",
-    "predict": "inference.labelled",
-    "sample_posterior": "inference.labelled",
-    "sample_prior": "inference.labelled",
+    "max_learning_rate": "inference.predict",
+    "posterior": "inference.predict",
+    "predict": "inference.predict",
+    "sample_posterior": "inference.predict",
+    "sample_prior": "inference.predict",
     "MLP": "network",
     "GradientDescent": "network",
     "GradientFlow": "network",
-    "load": "results",
-    "network_of": "results",
-    "save": "results",
-    "theory": "results",
+    "load": "results.store",
+    "network_of": "results.labels",
+    "save": "results.store",
+    "theory": "results.theory",
     "single_input": "results.single_input",
     "Study": "study",
     "dataset": "study",
-    "evidence_grid": "inference.evidence.labelled",
-    "compare_algorithms": "inference.observables.labelled",
-    "expected_error": "inference.observables.labelled",
-    "trained_kernel": "inference.observables.labelled",
+    "evidence_grid": "inference.evidence_grid",
+    "compare_algorithms": "inference.observables",
+    "expected_error": "inference.observables",
+    "trained_kernel": "inference.observables",
     "NewtonStep": "network",
     "Critical": "criticality.critical",
     "critical": "criticality.critical",
@@ -123,8 +125,8 @@ _HOME = {
     "fixed_points": "criticality.fixed_points",
     "PairFixedPoint": "criticality.correlation",
     "pair_fixed_point": "criticality.correlation",
-    "phase_diagram": "criticality.labelled",
-    "critical_line": "criticality.phase_diagram",
+    "phase_diagram": "criticality.phase_diagram",
+    "critical_line": "criticality.phase_grid",
     "asymptotics": "criticality.asymptotics",
     "equalise": "criticality.learning_rates",
     "layer_shares": "criticality.learning_rates",
@@ -140,9 +142,9 @@ _HOME = {
     "ExactLaw": "flow.exact",
     "exact_law": "flow.exact",
     "kurtosis_by_depth": "flow.exact",
-    "DeepLinear": "flow.deep_linear",
-    "deep_linear": "flow.deep_linear",
-    "train": "experiments.training.labelled",
+    "DeepLinear": "flow.exact.deep_linear",
+    "deep_linear": "flow.exact.deep_linear",
+    "train": "experiments.training.train",
     "SGD": "network",
     "Momentum": "network",
     "Adam": "network",

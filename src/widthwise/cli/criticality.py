@@ -47,7 +47,7 @@ def phase(
     x_square: Annotated[float, typer.Option("--x-square", help="x·x/n_0 of the input.")] = 1.0,
 ) -> None:
     """The phase diagram of an activation: where signals die, scatter or explode with depth."""
-    from widthwise.criticality.labelled import phase_diagram
+    from widthwise.criticality.phase_diagram import phase_diagram
 
     check_output(output)
     check_figure(figures)

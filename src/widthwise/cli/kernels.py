@@ -46,7 +46,7 @@ def theory(
     layers: Layers = "all",
 ) -> None:
     """Kernels, and corrections of order 1/width, of a network on given inputs."""
-    from widthwise.results import theory as compute
+    from widthwise.results.theory import theory as compute
 
     _check(output, figures)
     what = study.study()
@@ -113,7 +113,7 @@ def compare(
 
 def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Dataset:
     from widthwise.errors import NotDifferentiable
-    from widthwise.results import theory as compute
+    from widthwise.results.theory import theory as compute
 
     names = [str(v) for v in measured.data_vars if "_" not in str(v)]
     shifts = [shift for name, shift in (("K", "G1"), ("Theta", "H1")) if name in names and shift not in names]
@@ -125,7 +125,7 @@ def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Da
 
 
 def _measured(what, statistics, layers, extrapolate, engine, checkpoint, output: OutputOptions) -> xr.Dataset:
-    from widthwise.experiments.labelled import measure as compute
+    from widthwise.experiments.measure import measure as compute
 
     names = statistics if statistics in (None, "all") else statistics.split(",")
     workers = int(engine) if engine is not None and engine.isdigit() else engine
@@ -145,7 +145,7 @@ def _rows(found: Comparison) -> Records:
 
 
 def _loaded(argument: str, path: Path) -> xr.Dataset:
-    from widthwise.results import load
+    from widthwise.results.store import load
 
     try:
         return load(path)

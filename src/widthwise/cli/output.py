@@ -77,7 +77,7 @@ def emit(result: xr.Dataset | Records, output: OutputOptions) -> None:
 
 
 def _netcdf(result: xr.Dataset | Records, output: OutputOptions) -> None:
-    from widthwise.results import save
+    from widthwise.results.store import save
 
     dataset = result.dataset if isinstance(result, Records) else result
     if dataset is None or output.out is None:

@@ -27,7 +27,7 @@ def predict(
     order: Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")] = 0,
 ) -> None:
     """Mean and covariance of the trained network's outputs, over initialisations."""
-    from widthwise.inference.labelled import predict as compute
+    from widthwise.inference.predict import predict as compute
 
     check_output(output)
     check_figure(figures)
@@ -48,7 +48,7 @@ def train(
     engine: Engine = None,
 ) -> int:
     """The same on networks that are really trained, each number with a standard error."""
-    from widthwise.experiments.training.labelled import train as compute
+    from widthwise.experiments.training.train import train as compute
 
     check_output(output)
     check_figure(figures)

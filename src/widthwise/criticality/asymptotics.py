@@ -22,8 +22,8 @@ from widthwise.criticality.critical import K_ZERO, Critical, critical
 from widthwise.criticality.moments import origin_derivatives
 from widthwise.criticality.origin import origin_series
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.scaled import value_of
-from widthwise.flow.single_input import SCALES, single_flow
+from widthwise.flow.one_input.deep_flow import SCALES, single_flow
+from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
 

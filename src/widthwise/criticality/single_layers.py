@@ -8,7 +8,7 @@ import numpy as np
 
 from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput
-from widthwise.flow.infinite import check_differentiable
+from widthwise.flow.kernels.kernel_flow import check_differentiable
 from widthwise.network import MLP, check_inputs
 
 

@@ -18,7 +18,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from widthwise.criticality.phase_diagram import PHASES
+from widthwise.criticality.phase_grid import PHASES
 from widthwise.explorer.settings import CONTROLS, Number
 from widthwise.explorer.theory import Phases
 from widthwise.plots.style import COLOURS

@@ -13,7 +13,7 @@ from widthwise.experiments.tally import Estimate
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import estimates, merged
 from widthwise.explorer.settings import Settings
-from widthwise.inference.labelled import max_learning_rate, predict
+from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.network import MLP, GradientDescent, GradientFlow
 from widthwise.results.labels import label
 from widthwise.study import Data, dataset

@@ -16,8 +16,8 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.explorer.settings import DEEPEST
-from widthwise.flow.infinite import kernel_flow
-from widthwise.flow.rules import Hyper, first_layer, next_layer
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.kernels.layer_step import Hyper, first_layer, next_layer
 from widthwise.network import MLP
 from widthwise.network.spec import PER_LAYER
 

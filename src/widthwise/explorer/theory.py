@@ -16,18 +16,18 @@ import xarray as xr
 from widthwise.criticality.advice import Advice, advise
 from widthwise.criticality.critical import Critical, critical
 from widthwise.criticality.moments import profile
-from widthwise.criticality.phase_diagram import PhaseDiagram, critical_line, phase_grid
+from widthwise.criticality.phase_grid import PhaseDiagram, critical_line, phase_grid
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.explorer.pairs import continued, largest_step, pair_kernels
 from widthwise.explorer.settings import CONTROLS, Number, Settings
-from widthwise.flow.couplings import Couplings
+from widthwise.flow.action.couplings import Couplings
+from widthwise.flow.action.output_density import OutputDensity
 from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.law import ExactLaw
 from widthwise.flow.exact.resolution import COARSE
-from widthwise.flow.infinite import kernel_flow
-from widthwise.flow.output_density import OutputDensity
-from widthwise.flow.scaled import value_of
-from widthwise.flow.single_input import SCALES, single_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.one_input.deep_flow import SCALES, single_flow
+from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.network import MLP
 from widthwise.results.labels import label, layer_coordinate
 

@@ -6,7 +6,7 @@ import numpy as np
 import panel as pn
 
 from widthwise.criticality.advice import Advice
-from widthwise.criticality.labelled import phase_diagram
+from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.explorer.charts import Chart, PhaseChart
 from widthwise.explorer.downloads import netcdf, table, vector
 from widthwise.explorer.layout import allow, code_blocks, download, grid, paragraphs

@@ -1,6 +1,1 @@
-"""Layer-to-layer recursions."""
-
-from widthwise.flow.diagonal import Diagonal, diagonal_flow
-from widthwise.flow.infinite import KernelFlow, kernel_flow
-
-__all__ = ["Diagonal", "KernelFlow", "diagonal_flow", "kernel_flow"]
+"""Layer-to-layer recursions: kernels of pairs, tensors of order 1/n, one input, action and density, exact laws."""

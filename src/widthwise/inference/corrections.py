@@ -8,7 +8,7 @@ import numpy as np
 
 from widthwise import devices
 from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
-from widthwise.flow.finite import FiniteFlow, check_existence, finite_flow
+from widthwise.flow.tensors.tensor_flow import FiniteFlow, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP
 

@@ -18,8 +18,8 @@ from widthwise.interop.chains import check_fits
 from widthwise.interop.models import read_model
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
-from widthwise.results import theory
 from widthwise.results.labels import label, layer_coordinate
+from widthwise.results.theory import theory
 
 _OUTPUTS = ("output", "a", "output_", "b")
 _THREE = ("i", "j", "k", "a", "b", "c")

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.errors import InvalidInput
-from widthwise.inference.labelled import predict
+from widthwise.inference.predict import predict
 from widthwise.inference.training_kernel import SINGULAR, Spectrum
 from widthwise.interop.estimators import _Regressor
 from widthwise.interop.kernel_solvers import BLOCK, Kernel

@@ -17,8 +17,8 @@ from widthwise.memory import require_memory
 from widthwise.network import MLP
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
-from widthwise.results import theory
 from widthwise.results.labels import label
+from widthwise.results.theory import theory
 
 
 def hessian_spectrum(

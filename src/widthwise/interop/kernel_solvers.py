@@ -15,7 +15,8 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.errors import AccuracyWarning, UnknownName
-from widthwise.flow import diagonal_flow, kernel_flow
+from widthwise.flow.kernels.diagonal_flow import diagonal_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.gaussian_process import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP

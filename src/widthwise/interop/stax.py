@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.errors import UnknownName
-from widthwise.flow import kernel_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import MLP, check_inputs
 
 

@@ -18,7 +18,7 @@ from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.sampler import Layer
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
-from widthwise.inference.observables.labelled import expected_error
+from widthwise.inference.observables import expected_error
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent

@@ -13,7 +13,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
-from widthwise.flow import kernel_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import table
 from widthwise.inference.gaussian_process import GaussianProcess
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error

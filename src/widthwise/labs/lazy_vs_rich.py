@@ -13,12 +13,12 @@ import numpy as np
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.training.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
-from widthwise.inference.observables.labelled import trained_kernel
+from widthwise.inference.observables import trained_kernel
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
-from widthwise.results import theory
+from widthwise.results.theory import theory
 
 X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
 #: Steps of full-batch descent; NTK and mean-field rates.

@@ -18,7 +18,7 @@ from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import style
-from widthwise.results import theory
+from widthwise.results.theory import theory
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9]])
 #: Steps of descent on the linear problem; how close its measured rates come.

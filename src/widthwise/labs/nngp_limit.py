@@ -17,7 +17,7 @@ from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
-from widthwise.results import theory
+from widthwise.results.theory import theory
 
 X = np.array([[1.0, -0.6]])
 NETWORKS, BLOCKS = 240_000, 40

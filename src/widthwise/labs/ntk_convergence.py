@@ -14,7 +14,7 @@ from scipy import linalg
 from widthwise.decompositions import eigvalsh
 from widthwise.experiments.sampler import Layer, network_key, sample_parameters
 from widthwise.experiments.training.tangent import added, kernel, pull, tangent
-from widthwise.flow import kernel_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.network import MLP

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from widthwise.flow.couplings import couplings
-from widthwise.flow.single_input import single_flow
+from widthwise.flow.action.couplings import couplings
+from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.plots.style import COLOURS, layer_ticks, look, panels, style

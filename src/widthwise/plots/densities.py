@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.experiments.outputs import sample_outputs
+from widthwise.flow.action.output_density import output_density
 from widthwise.flow.exact import exact_law
-from widthwise.flow.output_density import output_density
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.plots.style import COLOURS, look, lower_legend, panels, style

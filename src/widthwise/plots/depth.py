@@ -15,7 +15,7 @@ from widthwise.criticality.fixed_points import fixed_points
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, layer_ticks, look, panels
-from widthwise.results import network_of
+from widthwise.results.labels import network_of
 
 #: From this depth on, depth and ratios are drawn on logarithmic axes.
 _DEEP = 24

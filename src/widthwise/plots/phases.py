@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from widthwise.activations import resolve
 from widthwise.criticality.critical import critical
-from widthwise.criticality.phase_diagram import PHASES, critical_line
+from widthwise.criticality.phase_grid import PHASES, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, look, lower_legend, panels

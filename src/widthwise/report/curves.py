@@ -8,14 +8,14 @@ import numpy as np
 import xarray as xr
 
 from widthwise.experiments.outputs import descent_paths
-from widthwise.flow import kernel_flow
-from widthwise.inference.clock import Clock
+from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.corrections import TRAINING, at_output, require_tensors
-from widthwise.inference.labelled import check_data, joint_flow
-from widthwise.inference.trained_moments import Basis, moments_at_tests
+from widthwise.inference.predict import check_data, joint_flow
+from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network import MLP, GradientDescent
-from widthwise.results import label
+from widthwise.results.labels import label
 
 STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 

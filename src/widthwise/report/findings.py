@@ -12,14 +12,14 @@ import xarray as xr
 
 from widthwise.comparison import Comparison, compare
 from widthwise.criticality.advice import Advice, advise
-from widthwise.criticality.labelled import phase_diagram
+from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.errors import InvalidInput
-from widthwise.experiments.labelled import measure
-from widthwise.experiments.training.labelled import train
-from widthwise.inference.labelled import max_learning_rate, predict
+from widthwise.experiments.measure import measure
+from widthwise.experiments.training.train import train
+from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.report.curves import learning_curves
-from widthwise.results import theory
 from widthwise.results.single_input import single_input
+from widthwise.results.theory import theory
 from widthwise.study import Study
 
 #: Inputs for which the tensors of order 1/n are computed, and inputs of training and test together.

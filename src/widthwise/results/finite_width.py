@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from widthwise.errors import ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
-from widthwise.flow.finite import MEANS, check_existence, finite_flow, required
-from widthwise.flow.finite_rules import READS, RULES
+from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, finite_flow, required
+from widthwise.flow.tensors.tensor_rules import READS, RULES
 from widthwise.memory import available_bytes, readable, require_memory
 from widthwise.network import MLP
 from widthwise.progress import DelayedProgress

@@ -10,13 +10,13 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
-from widthwise.flow.scaled import log_of, value_of
-from widthwise.flow.single_input import SCALES, SingleFlow, existing, single_flow
+from widthwise.flow.one_input.deep_flow import SCALES, SingleFlow, existing, single_flow
+from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.results.finite_width import check_names
-from widthwise.results.labelled import WORTH_A_WARNING
 from widthwise.results.labels import label, layer_coordinate
+from widthwise.results.theory import WORTH_A_WARNING
 
 _NAMES = ("K", "Theta", *SCALES)
 _SCALE_TEXT = {(2, 0): "K²", (1, 0): "K", (1, 1): "KΘ", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)"}

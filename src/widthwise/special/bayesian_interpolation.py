@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, wrightomega
 
 from widthwise.errors import InvalidInput, SingularKernel
-from widthwise.flow.deep_linear import check_linear
+from widthwise.flow.exact.deep_linear import check_linear
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_targets, real_array
 from widthwise.special.linear_products import ProductLaw, product_law

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_one_input
-from widthwise.results import theory
+from widthwise.results.theory import theory
 from widthwise.special.relu_paths import slopes_at_zero
 
 

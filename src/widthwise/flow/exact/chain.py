@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from widthwise.activations import Activation, evaluate
-from widthwise.flow.diagonal import diagonal_flow
 from widthwise.flow.exact.kernel_law import KernelLaw
 from widthwise.flow.exact.neurons import Neuron
 from widthwise.flow.exact.operator import Operator, Piece, from_points, place, slide
@@ -21,6 +20,7 @@ from widthwise.flow.exact.resolution import FINE, Resolution
 from widthwise.flow.exact.sums import spacing
 from widthwise.flow.exact.table import SumTable
 from widthwise.flow.exact.two_values import TwoValues
+from widthwise.flow.kernels.diagonal_flow import diagonal_flow
 from widthwise.network import MLP
 
 #: A point mass below this is dropped.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widthwise.flow.exact.law import exact_law
-from widthwise.flow.finite import finite_flow
+from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 

@@ -1,0 +1,251 @@
+"""`train`: the variables of `predict`, measured on networks that are really trained."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from widthwise.activations import require_derivatives
+from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
+from widthwise.experiments.engines import run_chunks
+from widthwise.experiments.initialisations import check_initialisation, described
+from widthwise.experiments.training.ensemble import Ensemble, train_chunk
+from widthwise.experiments.training.moments import BLOCKS, Sums, estimates, merged
+from widthwise.experiments.training.saving import SavedSums
+from widthwise.memory import require_memory
+from widthwise.network import MLP, check_inputs
+from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
+from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_integer
+from widthwise.progress import DelayedProgress
+from widthwise.results.labels import TEST_PAIRS, label
+
+Algorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
+_PAIR = ("output", "test")
+#: Steps after which a network that is trained to convergence counts as not converged.
+_MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
+_MAX_STEPS_DESCENT = 100_000
+#: Below this reduction of the variance control variates add noise, and are not used.
+NOISY = 0.5
+
+
+def train(
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    networks: int = 1000,
+    algorithm: Algorithm | None = None,
+    seed: int = 0,
+    *,
+    tolerance: float = 1e-6,
+    max_steps: int | None = None,
+    initialisation: str | Sequence[str] = "gaussian",
+    engine: Any = None,
+    checkpoint: str | os.PathLike | None = None,
+    batch: int | None = None,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """Mean and covariance of the outputs of networks that are really trained, with standard errors (theory §8).
+
+    Control variates built from the linearised network, whose means are known exactly at every width, take most of the
+    noise away; `variance_reduction_mean` and `variance_reduction_cov` say by how much. Where they would add noise, as
+    where the linearised networks diverge though the networks do not, plain averages stand, and the reduction is 1.
+
+    Parameters
+    ----------
+    X_train, y_train, X_test : as in `predict`; loss ½Σ(z−y)².
+    networks : how many to train, at least 2. Network i of a seed always starts as the same network.
+    algorithm : `GradientFlow()` (default), `GradientDescent`, `NewtonStep`, `SGD`, `Momentum` or `Adam`.
+    tolerance : networks trained to convergence end when every |z − y| is below it. For gradient flow it sets the
+        accuracy of integration too: each step is right to 10 × tolerance, at most 1e-5, of its length.
+    max_steps : steps after which a network counts as not converged.
+    initialisation : of all layers, as in `measure`; the output layer too is drawn from it.
+    engine, checkpoint, batch : as in `measure`.
+
+    Returns
+    -------
+    Dataset with mean on (output, test), and cov, kernel (the neural tangent kernel after training) and change (what
+    training adds to it) on (output, test, output_, test_), each with NAME_se. Networks that did not converge are in the
+    moments, counted in the attribute `unconverged` and warned of; those that are not finite cannot be, and are
+    counted in `nonfinite`. Ctrl-C returns what is done so far, with the attribute `interrupted`.
+
+    >>> import widthwise as ww
+    >>> from widthwise.experiments.training.train import train
+    >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+    >>> data = [[-1.0], [1.0]], [0.5, 0.7], [[0.3]]
+    >>> t, p = train(net, *data, networks=200), ww.predict(net, *data, order=1)
+    >>> bool(abs(t["mean"] - p["mean"]) < 4 * t["mean_se"]), t.attrs["unconverged"]
+    (True, 0)
+    """
+    if not isinstance(net, MLP):
+        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    X = check_inputs(X_train, net.widths[0], "X_train")
+    y = check_targets(y_train, len(X), net.widths[-1]).T
+    X_test = check_inputs(X_test, net.widths[0], "X_test")
+    algorithm = _check_algorithm(algorithm, len(X))
+    networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
+    if net.depth > 1:
+        require_derivatives(net.activation, 1, "training")
+    _require_room(net, len(X_test))
+    tolerance = _check_tolerance(tolerance)
+    if max_steps is None:
+        max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
+    ensemble = Ensemble.of(
+        net,
+        algorithm,
+        X,
+        y,
+        X_test,
+        batch=None if batch is None else check_integer("batch", batch, 1),
+        seed=seed,
+        tolerance=tolerance,
+        accuracy=float(np.clip(10 * tolerance, 1e-9, 1e-5)),
+        max_steps=check_integer("max_steps", max_steps, 1),
+        initialisation=check_initialisation(net, initialisation),
+    )
+    sums, interrupted = _run(ensemble, networks, engine, checkpoint, progress)
+    attrs = _report(ensemble, sums, networks)
+    return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
+
+
+def _run(ensemble: Ensemble, networks: int, engine: Any, path: Any, progress: bool | None) -> tuple[Sums, bool]:
+    """Sums over all networks, and whether Ctrl-C cut them short."""
+    saved = None if path is None else SavedSums(path, ensemble)
+    done, sums = (0, None) if saved is None else saved.load()
+    # a checkpoint holds whole chunks only, so that a later run may go on to more networks
+    whole = networks // ensemble.batch * ensemble.batch
+    if done > whole:
+        raise InvalidInput(
+            "checkpoint",
+            f"{str(path)!r}, which holds {done} networks already",
+            f"one with at most the {networks} that are asked for",
+            f"Ask for networks={done} or more, or name another file.",
+        )
+    chunks, interrupted = [chunk for chunk in ensemble.chunks(networks) if chunk[0] >= done], False
+    results = run_chunks(partial(train_chunk, ensemble), chunks, engine)
+    try:
+        with DelayedProgress("networks", progress) as bar, closing(results):  # pyright: ignore[reportArgumentType]
+            for (_, stop), result in zip(chunks, results, strict=True):
+                done, sums = stop, merged(sums, result)
+                if saved is not None and done <= whole:
+                    saved.save(done, sums, now=done == whole)
+                bar(done, networks)
+    except KeyboardInterrupt:
+        if done < 2:
+            raise
+        interrupted = True
+        warnings.warn(f"train: interrupted after {done} of {networks} networks", stacklevel=3)
+    finally:
+        if saved is not None and sums is not None and done < whole:
+            saved.save(done, sums, now=True)
+    assert sums is not None
+    return sums, interrupted
+
+
+def _report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
+    """Counts of networks that went wrong, with their indices, and warnings where there are any."""
+    used, again = int(sums["counts"].sum()), _again(ensemble)
+    found: dict[str, Any] = {"networks": used}
+    for name in ("unconverged", "nonfinite"):
+        found[name] = int(sums[name])
+        if found[name]:
+            found[f"{name}_networks"] = sums[f"{name}_indices"].tolist()
+    broken, late = (f"(indices {found.get(f'{name}_networks')})" for name in ("nonfinite", "unconverged"))
+    if used < 2:
+        raise InvalidInput(
+            "algorithm",
+            f"{ensemble.algorithm!r}, with which {found['nonfinite']} networks end with numbers that are not finite "
+            f"{broken}",
+            "at least 2 networks that stay finite",
+            "Take a smaller learning rate (`max_learning_rate` gives the bound at infinite width), or wider networks.",
+        )
+    if found["nonfinite"]:
+        warnings.warn(
+            f"train: {found['nonfinite']} of {networks} networks {broken} of seed {ensemble.seed} end with numbers "
+            f"that are not finite and are left out, which biases what is left. One of them again: {again}",
+            NonFiniteWarning,
+            stacklevel=3,
+        )
+    if found["unconverged"]:
+        warnings.warn(
+            f"train: {found['unconverged']} of {networks} networks {late} of seed {ensemble.seed} did not come within "
+            f"{ensemble.tolerance:g} of their targets in {ensemble.max_steps} steps; they are in the moments as they "
+            f"are. Raise max_steps, or take another learning rate. One of them again: {again}",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+    return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
+
+
+def _again(ensemble: Ensemble) -> str:
+    return f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
+
+
+def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
+    found = estimates(sums)
+    variables = {}
+    for name in ("mean", "cov", "kernel", "change"):
+        value, error = found[name]
+        plain = found["plain_" + name]
+        reduction = _reduction(plain.error, error)
+        if reduction < NOISY:
+            (value, error), reduction = plain, 1.0
+        dims = _PAIR if name == "mean" else TEST_PAIRS
+        variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
+        variables[name + "_se"] = (dims, error)
+        attrs[f"variance_reduction_{name}"] = reduction
+    return label(
+        variables,
+        ensemble.net,
+        kind="train",
+        algorithm=repr(ensemble.algorithm),
+        seed=ensemble.seed,
+        tolerance=ensemble.tolerance,
+        initialisation=described(ensemble.initialisation or ("gaussian",)),
+        **attrs,
+    )
+
+
+def _reduction(plain: np.ndarray, error: np.ndarray) -> float:
+    """How many times more networks plain averages would need; NaN where nothing scatters."""
+    scatter = error > 1e-12 * max(float(plain.max()), 1e-300)
+    return float(np.median((plain[scatter] / error[scatter]) ** 2)) if scatter.any() else math.nan
+
+
+def _check_algorithm(algorithm: Any, inputs: int) -> Algorithm:
+    if algorithm is None:
+        return GradientFlow()
+    if not isinstance(algorithm, Algorithm):
+        names = "GradientFlow(), GradientDescent(learning_rate), NewtonStep(), SGD, Momentum or Adam"
+        raise InvalidInput("algorithm", repr(algorithm), names)
+    size = getattr(algorithm, "batch_size", None)
+    if size is not None and size > inputs:
+        raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
+    return algorithm
+
+
+def _check_tolerance(tolerance: Any) -> float:
+    try:
+        value = float(tolerance)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise InvalidInput("tolerance", repr(tolerance), "a finite positive number")
+    return value
+
+
+def _require_room(net: MLP, tests: int) -> None:
+    """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
+    entries = (net.widths[-1] * tests) ** 2
+    require_memory(
+        8 * 2 * 8 * BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
+    )

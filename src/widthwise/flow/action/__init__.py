@@ -1,0 +1,1 @@
+"""The nearly Gaussian action and the density it means (theory §6)."""

@@ -1,0 +1,1 @@
+"""Infinite width: K and Θ of pairs of inputs (theory §2)."""

@@ -1,0 +1,1 @@
+"""One input through any depth: ratios that neither overflow nor underflow."""

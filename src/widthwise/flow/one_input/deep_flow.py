@@ -1,0 +1,242 @@
+"""One input through very deep networks: every tensor over its natural scale, layer by layer (theory §2, §4, §5).
+
+For one input each recursion is a scalar one. K and Θ are carried as numbers of any size, and every tensor X of order
+1/n as the ratio X / (K^i Θ^j) of `SCALES`, which neither overflows nor underflows with them. A step measures the lower
+layer in units of its K and Θ and the activation in units of √⟨σ²⟩, hands those pure numbers to the rules of all inputs
+(`finite_rules`, `mean_rules`) and reads the ratios of the next layer off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.activations import Activation
+from widthwise.activations.closed_forms import homogeneous
+from widthwise.flow.kernels.kernel_flow import check_differentiable
+from widthwise.flow.kernels.layer_step import Hyper
+from widthwise.flow.one_input.scaled_numbers import Scaled, plus, ratio, scaled, times, value_of
+from widthwise.flow.one_input.single_expectations import (
+    Ladder,
+    Term,
+    homogeneous_term,
+    moments,
+    pair,
+    total_derivative,
+)
+from widthwise.flow.one_input.single_kernels import KernelSteps, gram_of, homogeneous_kernels, quadrature_kernels
+from widthwise.flow.tensors.legs import Legs
+from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
+from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, required
+from widthwise.flow.tensors.tensor_rules import READS, RULES, Layer
+from widthwise.network import MLP
+
+#: The natural scale K^i Θ^j of each tensor: z counts as √K, Ĥ as Θ, a further derivative of Ĥ as Θ/√K.
+SCALES: dict[str, tuple[int, int]] = {
+    "V": (2, 0), "D": (1, 1), "F": (1, 1), "A": (0, 2), "B": (0, 2), "P": (0, 2), "Q": (0, 2),
+    "R": (-1, 3), "S": (-1, 3), "T": (-1, 3), "U": (-1, 3), "G1": (1, 0), "H1": (0, 1),
+}  # fmt: skip
+#: Tensors that the step of Θ has no part in.
+WITHOUT_THETA = ("V", "G1")
+
+
+@dataclass(frozen=True)
+class SingleFlow:
+    """Layers from 1 to L: K and Θ as scaled numbers, ratios by tensor name (layers,), route and relative error."""
+
+    K: Scaled
+    Theta: Scaled | None
+    ratios: dict[str, np.ndarray]
+    route: str
+    error: float
+
+
+def existing(activation: Activation) -> tuple[str, ...]:
+    """The tensors that exist for an activation at one input (theory §1, Kinks).
+
+    >>> from widthwise.activations import resolve
+    >>> existing(resolve("step")), existing(resolve("relu"))
+    (('V', 'G1'), ('V', 'D', 'A', 'B', 'F', 'G1', 'H1'))
+    """
+    names = (*RULES, *MEANS)
+    reach = activation.first_jump
+    good = {name for name in names if max((1 if name == "H1" else 0, *(max(r) for r in READS.get(name, ())))) <= reach}
+    return tuple(name for name in names if set(required((name,))) <= good)
+
+
+def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
+    """K, Θ and the ratios of the wanted tensors at every layer, for the one input x (features,).
+
+    >>> flow = single_flow(MLP([1, 9, 9, 1], "linear", lambda_b=0.0), np.ones(1), ("V", "B"), True)
+    >>> flow.ratios["V"].tolist(), value_of(flow.Theta).tolist()
+    ([0.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+    """
+    check_existence(net.activation, wanted)
+    if with_theta:
+        check_differentiable(net)
+    hyper, gram = Hyper.of(net), gram_of(x)
+    slopes = homogeneous(net.activation.closed)
+    carried = required(wanted)
+    terms = _terms(net.activation, carried, with_theta)
+    if slopes is not None:
+        steps, route, error = homogeneous_kernels(slopes, hyper, gram), "closed form", 1e-15
+        table = np.broadcast_to([homogeneous_term(slopes, term) for term in terms], (net.depth - 1, len(terms)))
+    else:
+        rungs, steps = quadrature_kernels(net.activation, hyper, gram)
+        table, error = _table(rungs, terms, steps)
+        route = "quadrature"
+    numbers = dict(zip(terms, table.T, strict=True))
+    Theta = _theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
+    ratios = _ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
+    return SingleFlow(steps.K, Theta, {name: ratios[name] for name in wanted}, route, error)
+
+
+def _table(rungs: Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:
+    """Terms (steps, terms) and their relative error."""
+    K = np.clip(value_of(Scaled(*(part[:-1] for part in steps.K))), rungs.smallest, rungs.largest)
+    if not len(K) or not terms:
+        return np.empty((len(K), len(terms))), 1e-15
+    share = np.exp2(np.asarray(steps.square.exponent) - steps.seen.exponent)
+    # numpy from here on: jax would compile its indexing anew for every number of kernels
+    return moments(rungs, terms, K, np.asarray(share * steps.square.mantissa / steps.seen.mantissa))
+
+
+def _terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:
+    """Every expectation that the carried tensors and Θ need."""
+    terms = {Term(0, tuple(sorted(orders))) for name in carried for orders in READS.get(name, ())}
+    with_slopes = any(name not in WITHOUT_THETA for name in carried)
+    if with_theta or with_slopes:
+        terms.add(pair(1, 1))
+    for p in range(1 + with_slopes) if carried else ():
+        terms |= {term for _, term in total_derivative(activation, p, 2)}
+        if any(name in MEANS for name in carried):
+            terms |= {term for _, term in total_derivative(activation, p, 4)}
+        terms |= set(_apart(activation, p))
+    return tuple(sorted(terms))
+
+
+def _apart(activation: Activation, p: int) -> list[Term]:
+    """The legs ⟨σ̃^(p+1)σ̃^(p+1)⟩ and ⟨σ̃^(p+2)σ̃^(p)⟩, as far as they exist one by one."""
+    free = activation.first_jump - p
+    return [pair(p + 1, p + 1), pair(p, p + 2)][: 2 if free >= 2 else 1 if free >= 1 else 0]
+
+
+def _legs(activation: Activation, p: int, numbers: Mapping[Term, Any], fourth: bool) -> Legs:
+    """Derivatives of ⟨σ̃^(p)σ̃^(p)⟩ as `legs` gives them, as 1 × 1 matrices; fourth ones summed up in aaaa."""
+
+    def total(order: int):
+        return sum(count * numbers[term] for count, term in total_derivative(activation, p, order))
+
+    apart = [numbers[term] for term in _apart(activation, p)]
+    ab = apart[0] if apart else jnp.zeros(())
+    aa = apart[1] if len(apart) == 2 else 0.5 * total(2) - ab
+    aaaa = 0.5 * total(4) if fourth else jnp.zeros(())
+    value = numbers[pair(1, 1)] if p else jnp.ones(())
+    nothing = _one(jnp.zeros(()))
+    return Legs(_one(value), _one(aa), _one(ab), _one(aaaa), nothing, nothing, 0.0)
+
+
+def _one(number, axes: int = 2) -> Any:
+    """A number as an array of the rules: one input on every axis."""
+    return jnp.reshape(number, (1,) * axes)
+
+
+@jax.jit
+def _theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scaled:
+    """Θ at every layer: Θ' = λ_b + λ_W⟨σ²⟩ + C_W Θ⟨σ'²⟩, with ⟨σ'²⟩ = ⟨σ̃'²⟩⟨σ²⟩/K (theory §2)."""
+    slope = slope * ratio(steps.square, steps.seen)
+
+    def step(Theta, layer):
+        hyper, square, slope = layer
+        source = plus(scaled(hyper.lambda_b), times(square, hyper.lambda_W))
+        above = plus(source, times(Theta, hyper.C_W * slope))
+        return above, above
+
+    first = plus(scaled(hyper.lambda_b[0]), times(gram, hyper.lambda_W[0]))
+    _, above = jax.lax.scan(step, first, (hyper[1:], steps.square, slope))
+    return Scaled(*(jnp.concatenate([a[None], b]) for a, b in zip(first, above, strict=True)))
+
+
+class Units(NamedTuple):
+    """A step in units in which its numbers are of order one.
+
+    z of the upper layer is measured in √U, with U = C_W⟨σ²⟩ (or K of the lower layer where that vanishes), and
+    learning rates so that Θ of the upper layer is one. Then C = C_W⟨σ²⟩/U, lam = λ_W⟨σ²⟩/Θ', H = ΘU/(KΘ').
+    `share` is U/K'.
+    """
+
+    C: Any
+    lam: Any
+    H: Any
+    share: Any
+    r: Any
+
+
+@jax.jit
+def _units(r, hyper: Hyper, steps: KernelSteps, Theta: Scaled | None) -> Units:
+    above = Scaled(*(part[1:] for part in steps.K))
+    signal = times(steps.square, hyper.C_W[1:])
+    alive = signal.mantissa > 0.0
+    unit = jax.tree.map(partial(jnp.where, alive), signal, steps.seen)
+    share = jnp.where(above.mantissa > 0.0, ratio(unit, above), jnp.inf)
+    C, zero = jnp.where(alive, 1.0, 0.0), jnp.zeros(len(r))
+    if Theta is None:
+        return Units(C, zero, zero, share, r)
+    lower, upper = (Scaled(*(part[rows] for part in Theta)) for rows in (slice(None, -1), slice(1, None)))
+    lam = ratio(times(steps.square, hyper.lambda_W[1:]), upper)
+    return Units(C, lam, ratio(unit, steps.seen) * ratio(lower, upper), share, r)
+
+
+def _ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
+    """Ratios at every layer; NaN where their scale is zero."""
+    r = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
+    found = _carry(net.activation, carried, _units(r, hyper, steps, Theta), numbers)
+    result = {name: np.concatenate([[0.0], np.asarray(column)]) for name, column in found.items()}
+    empty_K = np.asarray(steps.K.mantissa) == 0.0
+    empty_Theta = np.asarray(Theta.mantissa) == 0.0 if Theta is not None else np.zeros_like(empty_K)
+    for name, column in result.items():
+        i, j = SCALES[name]
+        column[(empty_K & (i != 0)) | (empty_Theta & (j != 0))] = np.nan
+    return result
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _carry(activation: Activation, carried: tuple[str, ...], units: Units, numbers: Mapping[Term, Any]):
+    def step(ratios, layer):
+        units, numbers = layer
+        above = _advance(activation, carried, units, numbers, ratios)
+        return above, above
+
+    start = {name: jnp.zeros(()) for name in carried}
+    return jax.lax.scan(step, start, (units, numbers))[1]
+
+
+def _advance(activation: Activation, carried, units: Units, numbers: Mapping[Term, Any], ratios) -> dict[str, Any]:
+    """One step of all ratios: into units of the step, through the rules of theory §4 and §5, and back."""
+    fourth = any(name in MEANS for name in carried)
+    sigma = _legs(activation, 0, numbers, fourth)
+    with_slopes = any(name not in WITHOUT_THETA for name in carried)
+    slope = _legs(activation, 1, numbers, fourth) if with_slopes else sigma
+    reads = {orders for name in carried for orders in READS.get(name, ())}
+    fours = {orders: _one(numbers[Term(0, tuple(sorted(orders)))], 4) for orders in sorted(reads)}
+    layer = Layer(
+        units.C, units.lam, units.r, _one(units.H), sigma.value, slope.value, sigma.aa, sigma.ab, slope.aa, slope.ab,
+        fours,
+    )  # fmt: skip
+    now = {name: _one(ratios[name] * units.H ** SCALES[name][1], 2 if name in MEANS else 4) for name in carried}
+    result = {}
+    for name in carried:
+        if name == "G1":
+            terms = rule_G1(layer, sigma, now)
+        elif name == "H1":
+            terms = rule_H1(layer, sigma, slope, now)
+        else:
+            terms = RULES[name](layer, now)
+        result[name] = jnp.reshape(sum(terms.values()), ()) * units.share ** SCALES[name][0]
+    return result

@@ -1,1 +1,0 @@
-"""The evidence of networks: one specification against another, before anything is trained."""

@@ -1,0 +1,221 @@
+"""Averages to order 1/n of polynomials in the outputs z, ΔĤ, dĤ, ddIĤ and ddIIĤ (theory §3).
+
+A polynomial is a list of monomials, a monomial a coefficient array with a product of factors written in indices:
+capital letters are outputs, small ones inputs, and indices that the result does not name are summed. To order 1/n all
+variables but z stand in one connected correlator of §3, alone or with some of the z, and the other z pair up by K or
+take their mean. Everything else is of higher order. One term is one `einsum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from widthwise.inference.trained.einsum import einsum
+
+#: Connected correlators of §3 by the kinds they hold: (pairs of legs with equal outputs, tensor, order of its inputs).
+CONNECTED: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], str, str], ...]] = {
+    ("z", "z"): ((("01",), "G1", "01"),),
+    ("z", "z", "z", "z"): ((("01", "23"), "V", "0123"), (("02", "13"), "V", "0213"), (("03", "12"), "V", "0312")),
+    ("H",): ((("01",), "H1", "01"),),
+    ("H", "H"): ((("01", "23"), "A", "0123"), (("02", "13"), "B", "0213"), (("03", "12"), "B", "0312")),
+    ("z", "z", "H"): ((("01", "23"), "D", "0123"), (("02", "13"), "F", "0213"), (("03", "12"), "F", "0312")),
+    ("dH", "z"): ((("03", "12"), "P", "0123"), (("01", "23"), "Q", "0123"), (("02", "13"), "Q", "0213")),
+    ("ddI",): ((("01", "23"), "R", "0123"), (("02", "13"), "R", "0231"), (("03", "12"), "R", "0312")),
+    ("ddII",): ((("01", "23"), "S", "0123"), (("02", "13"), "T", "0231"), (("03", "12"), "U", "0312")),
+}
+
+
+class Factor(NamedTuple):
+    """One variable: "z", "H" (meaning ΔĤ), "dH", "ddI" or "ddII", with as many outputs as inputs."""
+
+    kind: str
+    outputs: str
+    inputs: str
+
+
+class Operand(NamedTuple):
+    values: np.ndarray
+    letters: str
+
+
+@dataclass(frozen=True, eq=False)
+class Monomial:
+    """Π coefficients × Π factors. An input index that is shorter in a coefficient runs over the first inputs only."""
+
+    coefficients: tuple[Operand, ...]
+    factors: tuple[Factor, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How far each index of the coefficients runs."""
+        return {
+            letter: size
+            for array, letters in self.coefficients
+            for letter, size in zip(letters, array.shape, strict=True)
+        }
+
+    def __mul__(self, other: Monomial) -> Monomial:
+        return Monomial(self.coefficients + other.coefficients, self.factors + other.factors)
+
+    def renamed(self, table: dict[int, int]) -> Monomial:
+        """The same with other letters, `table` from str.maketrans."""
+        coefficients = tuple(Operand(array, letters.translate(table)) for array, letters in self.coefficients)
+        factors = tuple(Factor(f.kind, f.outputs.translate(table), f.inputs.translate(table)) for f in self.factors)
+        return Monomial(coefficients, factors)
+
+
+def monomial(coefficient: np.ndarray, letters: str, *factors: tuple[str, str, str]) -> Monomial:
+    """coefficient[letters] × Π factors, each (kind, outputs, inputs)."""
+    return Monomial((Operand(coefficient, letters),), tuple(Factor(*factor) for factor in factors))
+
+
+@dataclass(frozen=True, eq=False)
+class Cumulants:
+    """K and the tensors of §3 on all inputs, and the mean of z, which may be shifted, shape (outputs, inputs)."""
+
+    tensors: Mapping[str, np.ndarray]
+    mean: np.ndarray
+
+
+class Averages(NamedTuple):
+    """An average: its value at infinite width and the coefficient of 1/n."""
+
+    order0: np.ndarray
+    order1: np.ndarray
+
+
+def average(polynomial: Iterable[Monomial], result: str, cumulants: Cumulants) -> Averages:
+    """E of the sum of the monomials, over the indices `result`.
+
+    >>> tensors = {"K": np.array([[2.0]]), "G1": np.array([[0.5]]), "V": np.full((1, 1, 1, 1), 3.0)}
+    >>> z4 = monomial(np.ones(1), "a", *[("z", "I", "a")] * 4)
+    >>> [float(part[0, 0]) for part in average([z4], "Ia", Cumulants(tensors, np.zeros((1, 1))))]   # 3K², 6KG1 + 3V
+    [12.0, 15.0]
+    """
+    return _total([(term, len(term.factors)) for term in polynomial], result, cumulants, joined=False)
+
+
+def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str, cumulants: Cumulants) -> Averages:
+    """E[left right] − E[left]E[right] for polynomials that share no index: correlators that join the two.
+
+    >>> tensors = {"K": np.array([[2.0]]), "G1": np.array([[0.5]]), "V": np.full((1, 1, 1, 1), 3.0)}
+    >>> left, right = (monomial(np.ones(1), "ab"[k], *[("z", "IJ"[k], "ab"[k])] * 2) for k in (0, 1))
+    >>> parts = covariance([left], [right], "IaJb", Cumulants(tensors, np.zeros((1, 1))))    # 2K², 4KG1 + 3V
+    >>> float(parts.order0.squeeze()), float(parts.order1.squeeze())
+    (8.0, 13.0)
+    """
+    right = list(right)
+    products = [(first * second, len(first.factors)) for first in left for second in right]
+    return _total(products, result, cumulants, joined=True)
+
+
+def evaluate(polynomial: Iterable[Monomial], result: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The polynomial at given values: z[I, a], H[I, J, a, b], dH[I, J, K, a, b, c], and so on.
+
+    >>> square = monomial(np.ones(2), "a", ("z", "I", "a"), ("z", "I", "a"))
+    >>> evaluate([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
+    [[1.0, 9.0]]
+    """
+    total: Any = 0.0
+    for term in polynomial:
+        operands = [*term.coefficients]
+        for factor in term.factors:
+            letters = factor.outputs + factor.inputs
+            operands.append(Operand(_shortened(values[factor.kind], letters, term.sizes), letters))
+        total = total + _product(operands, result)
+    return total
+
+
+class _Block(NamedTuple):
+    """Factors, by position, in one correlator: "mean", "K", or one of order 1/n."""
+
+    members: tuple[int, ...]
+    pairs: tuple[str, ...]
+    tensor: str
+    order: str
+
+
+def _total(terms: Sequence[tuple[Monomial, int]], result: str, cumulants: Cumulants, joined: bool) -> Averages:
+    sizes = {letter: size for term, _ in terms for letter, size in term.sizes.items()}
+    shape = [len(cumulants.mean) if letter.isupper() else sizes[letter] for letter in result]
+    totals = (np.zeros(shape), np.zeros(shape))
+    for term, border in terms:
+        for power, blocks in _arrangements([factor.kind for factor in term.factors]):
+            if not joined or any(min(block.members) < border <= max(block.members) for block in blocks):
+                totals[power][...] += _contract(term, blocks, result, cumulants)
+    return Averages(*totals)
+
+
+def _arrangements(kinds: Sequence[str]) -> Iterator[tuple[int, list[_Block]]]:
+    """Every way to sort factors into correlators, with the power of 1/n that it has, up to the first."""
+    free = [k for k, kind in enumerate(kinds) if kind == "z"]
+    others = [k for k, kind in enumerate(kinds) if kind != "z"]
+    if not others:
+        yield from ((0, blocks) for blocks in _pairings(free))
+    for holds, correlators in CONNECTED.items():
+        if sorted(kind for kind in holds if kind != "z") != sorted(kinds[k] for k in others):
+            continue
+        for chosen in combinations(free, holds.count("z")):
+            left = [k for k in free if k not in chosen]
+            members = (*chosen, *others) if holds[0] == "z" else (*others, *chosen)
+            for pairs, tensor, order in correlators:
+                yield from ((1, [_Block(members, pairs, tensor, order), *rest]) for rest in _pairings(left))
+
+
+def _pairings(free: Sequence[int]) -> Iterator[list[_Block]]:
+    """Each z takes its mean or pairs with a later one."""
+    if not free:
+        yield []
+        return
+    first, *others = free
+    for rest in _pairings(others):
+        yield [_Block((first,), (), "mean", "0"), *rest]
+    for partner in others:
+        for rest in _pairings([k for k in others if k != partner]):
+            yield [_Block((first, partner), ("01",), "K", "01"), *rest]
+
+
+def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: Cumulants):
+    """One einsum: correlators times coefficients, outputs made equal as the correlators say."""
+    same: dict[str, str] = {}
+
+    def representative(letter: str) -> str:
+        while letter in same:
+            letter = same[letter]
+        return letter
+
+    operands = [*term.coefficients]
+    for members, pairs, tensor, order in blocks:
+        outputs = "".join(term.factors[k].outputs for k in members)
+        inputs = "".join(term.factors[k].inputs for k in members)
+        for pair in pairs:
+            first, second = sorted((representative(outputs[int(k)]) for k in pair), key=lambda c: (c not in result, c))
+            if first != second:
+                same[second] = first
+        letters = "".join(inputs[int(k)] for k in order)
+        values = cumulants.mean if tensor == "mean" else cumulants.tensors[tensor]
+        letters = outputs + letters if tensor == "mean" else letters
+        operands.append(Operand(_shortened(values, letters, term.sizes), letters))
+    operands = [Operand(values, "".join(map(representative, letters))) for values, letters in operands]
+    named = {representative(letter) for factor in term.factors for letter in factor.outputs}
+    loops = named - set(result) - {letter for _, letters in operands for letter in letters}
+    count = len(cumulants.mean)
+    operands += [Operand(np.eye(count), letter + representative(letter)) for letter in result if letter in same]
+    present = "".join(letters for _, letters in operands)
+    operands += [Operand(np.ones(count), letter) for letter in result if letter.isupper() and letter not in present]
+    return count ** len(loops) * _product(operands, result)
+
+
+def _shortened(values: np.ndarray, letters: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """The first entries along every index that a coefficient runs over only in part."""
+    return values[tuple(slice(sizes.get(letter)) for letter in letters)]
+
+
+def _product(operands: Sequence[Operand], result: str) -> np.ndarray:
+    letters = ",".join(operand.letters for operand in operands)
+    return einsum(f"{letters}->{result}", *(operand.values for operand in operands))
