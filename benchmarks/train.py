@@ -25,7 +25,7 @@ import numpy as np
 from common import best_time, describe_machine, peak_mb, run_apart
 
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.experiments.training.tangent import rates
+from widthwise.experiments.tangent import rates
 from widthwise.experiments.training.train import train
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent, GradientFlow

@@ -15,7 +15,8 @@ from widthwise.criticality.fixed_points import fixed_points
 from widthwise.criticality.learning_rates import layer_shares
 from widthwise.criticality.phase_grid import critical_line
 from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.results.single_input import single_input
 
 #: Networks held in memory at once.
@@ -34,7 +35,7 @@ def sampled(net, networks, seed, *observers):
 
 def with_more_weight(observe, factor=1.05):
     """The same observer on networks with C_W larger by a factor."""
-    return lambda layers: observe([Layer(math.sqrt(factor) * layer.W, layer.b) for layer in layers])
+    return lambda layers: observe([Weights(math.sqrt(factor) * layer.W, layer.b) for layer in layers])
 
 
 def kernels(net, X):
@@ -169,7 +170,7 @@ def squared_gradients(net, x):
     """layers ↦ |∂z/∂bˡ|² of the output at one input, by automatic differentiation, (L,)."""
 
     def output(biases, layers):
-        shifted = [Layer(layer.W, bias) for layer, bias in zip(layers, biases, strict=True)]
+        shifted = [Weights(layer.W, bias) for layer, bias in zip(layers, biases, strict=True)]
         return forward(net, shifted, x)[1][-1][0, 0]
 
     def observe(layers):

@@ -19,8 +19,9 @@ from widthwise.experiments.estimators import (
     probe_signs,
 )
 from widthwise.experiments.fluctuations import fluctuations
+from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import reference
-from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
+from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tally import Tally, jackknife
 from widthwise.flow.tensors.tensor_flow import finite_flow
 
@@ -176,7 +177,7 @@ def by_brute_force(net, layers, inputs):
     """Ĥ, dĤ, ddIĤ, ddIIĤ from derivative tensors over all parameters."""
     flat, unravel = ravel_pytree(layers)
     rates = [
-        Layer(jnp.full(layer.W.shape, lambda_W / layer.W.shape[1]), jnp.full(layer.b.shape, lambda_b))
+        Weights(jnp.full(layer.W.shape, lambda_W / layer.W.shape[1]), jnp.full(layer.b.shape, lambda_b))
         for layer, lambda_b, lambda_W in zip(layers, net.lambda_b, net.lambda_W, strict=True)
     ]
     lam = ravel_pytree(rates)[0]

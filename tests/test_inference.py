@@ -142,7 +142,8 @@ def test_training_a_wide_network_for_real_lands_in_the_predicted_ensemble():
     import jax
     import jax.numpy as jnp
 
-    from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
+    from widthwise.experiments.layer_passes import Weights
+    from widthwise.experiments.sampler import forward, network_key, sample_parameters
 
     net = ww.MLP([3, 512, 1], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2, lambda_W=1.0)
     X, y = jnp.asarray(X_TRAIN[:3]), jnp.asarray(Y_TRAIN[:3, :1])
@@ -158,7 +159,7 @@ def test_training_a_wide_network_for_real_lands_in_the_predicted_ensemble():
         def step(layers, _):
             slopes = jax.grad(loss)(layers)
             moved = [
-                Layer(layer.W - rate * w * g.W, layer.b - rate * b * g.b)
+                Weights(layer.W - rate * w * g.W, layer.b - rate * b * g.b)
                 for layer, g, (w, b) in zip(layers, slopes, scale, strict=True)
             ]
             return moved, None

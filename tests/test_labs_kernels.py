@@ -11,7 +11,7 @@ from scipy import integrate as quadrature
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.experiments.training.tangent import added, gradient, kernel, scaled, tangent
+from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.labs import kernels, lazy_vs_rich, learning_rate, ntk_convergence
 from widthwise.labs.tools import determinantal, hilbert, sphere

@@ -7,7 +7,7 @@ import pytest
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import network_key, sample_parameters
-from widthwise.experiments.training.tangent import added, gradient, kernel, outputs, scaled, tangent
+from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.labs.neural_collapse import predicted_duality
 from widthwise.labs.tools.class_parts import class_parts
 from widthwise.labs.tools.classifier import collapse, cross_entropy

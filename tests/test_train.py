@@ -9,8 +9,8 @@ from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, start_of
 
 import widthwise as ww
 from widthwise.errors import NonFiniteWarning
+from widthwise.experiments.tangent import outputs
 from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.tangent import outputs
 from widthwise.experiments.training.train import train
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 

@@ -9,14 +9,15 @@ import pytest
 from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, start_of
 
 import widthwise as ww
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.flows import flow, phi
 from widthwise.experiments.training.linearised import linearised
 from widthwise.experiments.training.moments import estimates, merged
 from widthwise.experiments.training.newton import newton_step
-from widthwise.experiments.training.tangent import gradient, kernel, outputs, pull, push, tangent
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 
@@ -41,7 +42,7 @@ class TestTangent:
         at = tangent(self.net, layers, jnp.asarray(X))
         J = jax.jacrev(lambda p: outputs(self.net, p, jnp.asarray(X)))(layers)
         rates = [
-            Layer(w / n, b) for w, n, b in zip(self.net.lambda_W, self.net.widths, self.net.lambda_b, strict=False)
+            Weights(w / n, b) for w, n, b in zip(self.net.lambda_W, self.net.widths, self.net.lambda_b, strict=False)
         ]
         H = sum(
             rate * np.tensordot(j.reshape(2, 3, -1), j.reshape(2, 3, -1), (2, 2))
@@ -140,7 +141,7 @@ class TestDescent:
 
     def rates(self):
         pairs = zip(self.net.lambda_W, self.net.widths, self.net.lambda_b, strict=False)
-        return [Layer(weight / fan_in, bias) for weight, fan_in, bias in pairs]
+        return [Weights(weight / fan_in, bias) for weight, fan_in, bias in pairs]
 
     def by_loop(self, update, steps):
         layers, memory = start_of(self.net), {}
@@ -228,7 +229,7 @@ class TestControls:
     def test_reflecting_the_last_layer_changes_the_sign_of_what_is_subtracted(self):
         net, y, data = reference_network("swish", 3, 12, 2), jnp.asarray(Y_TWO.T), jnp.asarray(X)
         layers = start_of(net)
-        reflected = [*layers[:-1], Layer(-layers[-1].W, -layers[-1].b)]
+        reflected = [*layers[:-1], Weights(-layers[-1].W, -layers[-1].b)]
         for algorithm in (GradientFlow(), GradientFlow(0.7), GradientDescent(0.3, 4)):
             one, other = (
                 linearised(net, algorithm, p, at, kernel(at), data, y)

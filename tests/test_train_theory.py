@@ -13,11 +13,12 @@ import pytest
 from trained_networks import POINTS, TARGETS, TEST, Y_LARGE, Y_ONE, Y_TWO, reference_network
 
 import widthwise as ww
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tally import jackknife, leaving_one_out
+from widthwise.experiments.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
 from widthwise.experiments.training.linearised import response
-from widthwise.experiments.training.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.train import train
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
@@ -157,7 +158,7 @@ def trained_and_linear(net, algorithm, y, seed, indices):
 
     def both(index):
         layers = sample_parameters(net, network_key(seed, index))
-        reflected = [*layers[:-1], Layer(-layers[-1].W, -layers[-1].b)]
+        reflected = [*layers[:-1], Weights(-layers[-1].W, -layers[-1].b)]
         return jax.vmap(one)(jax.tree.map(lambda *pair: jnp.stack(pair), layers, reflected))
 
     return jax.vmap(both)(indices)

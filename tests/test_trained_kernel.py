@@ -10,9 +10,10 @@ import pytest
 from trained_networks import DATA, TEST, Y_LARGE, Y_ONE, X, reference_network
 
 import widthwise as ww
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
-from widthwise.experiments.training.tangent import outputs, tangent
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
 from widthwise.inference.layer_kernels import layer_flows
@@ -42,7 +43,7 @@ def changes(net, algorithm, y, keys):
 
     def pair(key):
         layers = sample_parameters(net, key)
-        mirrored = [*layers[:-1], Layer(-layers[-1].W, -layers[-1].b)]
+        mirrored = [*layers[:-1], Weights(-layers[-1].W, -layers[-1].b)]
         return 0.5 * (one(layers, key) + one(mirrored, key))
 
     return jax.vmap(pair)(keys)
@@ -194,7 +195,7 @@ class TestAnObservableOfOnesOwn:
 
         def pair(key):
             layers = sample_parameters(net, key)
-            mirrored = [*layers[:-1], Layer(-layers[-1].W, -layers[-1].b)]
+            mirrored = [*layers[:-1], Weights(-layers[-1].W, -layers[-1].b)]
             return 0.5 * (one(layers, key) + one(mirrored, key))
 
         return jax.vmap(pair)(keys)

@@ -9,9 +9,10 @@ import pytest
 from trained_networks import DATA, TEST, Y_ONE, Y_TWO, reference_network
 
 import widthwise as ww
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import outputs
 from widthwise.experiments.training.ensemble import train_one
-from widthwise.experiments.training.tangent import outputs
 
 FLOW, DESCENT, NEWTON = ww.GradientFlow(), ww.GradientDescent(0.918), ww.NewtonStep()
 
@@ -25,7 +26,7 @@ def trained_pairs(net, algorithm, y, pairs, seed):
 
     def pair(key):
         layers = sample_parameters(net, key)
-        mirrored = [*layers[:-1], Layer(-layers[-1].W, -layers[-1].b)]
+        mirrored = [*layers[:-1], Weights(-layers[-1].W, -layers[-1].b)]
         return 0.5 * (one(layers, key) + one(mirrored, key))
 
     return np.asarray(jax.jit(jax.vmap(pair))(jax.vmap(partial(network_key, seed))(jnp.arange(pairs)))).ravel()

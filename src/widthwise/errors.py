@@ -35,6 +35,10 @@ class UnknownName(InvalidInput):
         return cls(argument, repr(name), "one of " + ", ".join(known) + also, hint)
 
 
+class NoRule(InvalidInput):
+    """A kind of layer for which what was asked has no rule; the message names the layer and the reason."""
+
+
 class BadActivation(InvalidInput):
     """An activation that cannot be evaluated: wrong shape, wrong dtype, NaN, or not written in jax.numpy."""
 

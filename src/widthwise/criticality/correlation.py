@@ -22,6 +22,7 @@ from widthwise.criticality.fixed_points import fixed_points
 from widthwise.criticality.susceptibilities import correlation_length, non_negative
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
+from widthwise.gaussian.kernel_rules import dense_kernel
 
 #: χ_⊥ above one by less than this is one.
 _CRITICAL = 1e-9
@@ -57,7 +58,7 @@ def pair_fixed_point(
     """
     sigma = resolve(activation)
     C_b, C_W, x_square = (non_negative(v, n) for v, n in ((C_b, "C_b"), (C_W, "C_W"), (x_square, "x_square")))
-    reached = fixed_points(sigma, C_b, C_W).reached_from(C_b + C_W * x_square)
+    reached = fixed_points(sigma, C_b, C_W).reached_from(dense_kernel(C_b, C_W, x_square))
     if reached is None or reached.K == 0.0:
         where = "grows without bound" if reached is None else "shrinks to zero"
         raise InvalidInput("C_b, C_W", f"{C_b:g}, {C_W:g}, for which the kernel of {sigma.name} {where}",
@@ -72,7 +73,7 @@ def pair_fixed_point(
         return float(expectation(sigma, K, c * K, K, orders=(order, order)).value)
 
     def excess(c: float) -> float:
-        return (C_b + C_W * next_correlation(c)) / K - c
+        return dense_kernel(C_b, C_W, next_correlation(c)) / K - c
 
     c = _root(excess, reached.chi_perp)
     return PairFixedPoint(K, c, C_W * next_correlation(c, 1), "chaotic")

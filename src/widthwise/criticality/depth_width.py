@@ -33,7 +33,7 @@ from widthwise.criticality.susceptibilities import non_negative
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
-from widthwise.network.spec import PER_LAYER
+from widthwise.network.mlp import PER_LAYER
 from widthwise.network.validation import check_integer
 
 #: The expansion counts as failed where a correction reaches its leading term.
@@ -92,7 +92,7 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
-    wanted = tuple(name for name in _SHOWN if name in existing(net.activation))
+    wanted = tuple(name for name in _SHOWN if name in existing(*net.activations))
     # powers of four, so that one compiled program serves many widths
     fourfold = 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9)
     deep = _continued(net, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))

@@ -14,6 +14,7 @@ from widthwise.activations import Activation, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.criticality.origin import origin_series
 from widthwise.criticality.susceptibilities import correlation_length, non_negative
+from widthwise.gaussian.kernel_rules import dense_kernel
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
 _TOUCH = 1e-12
@@ -113,7 +114,7 @@ def profile_fixed_points(shape: Profile, C_b: float, C_W: float) -> FixedPoints:
     grid = shape.scan
 
     def excess(K: float) -> float:
-        return (C_b + C_W * float(shape.moments(K).square)) / K - 1.0
+        return dense_kernel(C_b, C_W, float(shape.moments(K).square)) / K - 1.0
 
     turning = _turning_points(shape, C_W)
     ends = [float(grid.K[0]), *turning, float(grid.K[-1])]

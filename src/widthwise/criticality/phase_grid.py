@@ -13,6 +13,7 @@ from widthwise.activations import Activation, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.criticality.susceptibilities import non_negative
 from widthwise.errors import InvalidInput
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network.inputs import real_array
 
 PHASES = ("ordered", "critical", "chaotic", "divergent")
@@ -122,12 +123,12 @@ def _reached(shape: Profile, C_W: np.ndarray, C_b: np.ndarray, x_square: float) 
     square = CubicHermiteSpline(np.log(m.K), m.square, m.growth * m.K)
     grid = np.append(m.K[:-1:_COARSE], m.K[-1])
     log_K = np.log(grid)
-    start = np.clip(np.log(np.maximum(C_b + C_W * x_square, 1e-300)), log_K[0], log_K[-1])
+    start = np.clip(np.log(np.maximum(dense_kernel(C_b, C_W, x_square), 1e-300)), log_K[0], log_K[-1])
 
     def excess(at):
-        return C_b + C_W * square(at) - np.exp(at)
+        return dense_kernel(C_b, C_W, square(at)) - np.exp(at)
 
-    sign = np.sign(C_b[:, None] + C_W[:, None] * square(log_K) - grid)
+    sign = np.sign(dense_kernel(C_b[:, None], C_W[:, None], square(log_K)) - grid)
     upwards = excess(start) > 0.0
     place = np.searchsorted(log_K, start)
     index = np.arange(len(grid))

@@ -9,7 +9,8 @@ import numpy as np
 from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import check_differentiable
-from widthwise.network import MLP, check_inputs
+from widthwise.gaussian.kernel_rules import dense_kernel
+from widthwise.network import MLP, check_inputs, plain
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ def unit_input(net: MLP) -> np.ndarray:
 
 def checked_rows(net: MLP, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    net = plain(net, "criticality")
     if X is None:
         return unit_input(net)
     rows = check_inputs(X, net.widths[0])
@@ -62,17 +62,15 @@ def layer_flow(net: MLP, X: np.ndarray) -> LayerFlow:
     ([2.0, 2.0, 2.0], [1.0, 1.0])
     """
     check_differentiable(net)
-    shape = profile(net.activation) if net.depth > 1 else None
     seen = [np.einsum("ai,ai->a", X, X) / net.widths[0]]
-    K, perp, parallel = [net.C_b[0] + net.C_W[0] * seen[0]], [], []
-    for C_b, C_W in zip(net.C_b[1:], net.C_W[1:], strict=True):
-        assert shape is not None
-        m = shape.moments(K[-1])
+    K, perp, parallel = [dense_kernel(net.C_b[0], net.C_W[0], seen[0])], [], []
+    for sigma, layer in zip(net.activations, net.dense[1:], strict=True):
+        m = profile(sigma).moments(K[-1])
         seen.append(m.square)
-        K.append(C_b + C_W * m.square)
+        K.append(dense_kernel(layer.C_b, layer.C_W, m.square))
         with np.errstate(divide="ignore", invalid="ignore"):
-            perp.append(np.log(C_W * m.slope))
-            parallel.append(np.log(C_W * np.abs(m.growth)))
+            perp.append(np.log(layer.C_W * m.slope))
+            parallel.append(np.log(layer.C_W * np.abs(m.growth)))
     empty = np.zeros((0, len(X)))
     return LayerFlow(
         np.array(K), np.array(seen), np.array(perp) if perp else empty, np.array(parallel) if parallel else empty

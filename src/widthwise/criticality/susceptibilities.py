@@ -11,6 +11,7 @@ import numpy as np
 from widthwise.activations import Activation, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput
+from widthwise.gaussian.kernel_rules import dense_kernel
 
 
 class Susceptibilities(NamedTuple):
@@ -50,7 +51,7 @@ def kernel_map(activation: str | Callable | Activation, K: Any, C_b: float = 0.0
     [3.5, 6.5]
     """
     C_b, C_W = non_negative(C_b, "C_b"), non_negative(C_W, "C_W")
-    return C_b + C_W * profile(resolve(activation)).moments(np.asarray(K, float)).square
+    return dense_kernel(C_b, C_W, profile(resolve(activation)).moments(np.asarray(K, float)).square)
 
 
 def correlation_length(chi: float) -> float:

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from widthwise.activations import resolve
 from widthwise.errors import CheckpointWarning, InvalidInput
 from widthwise.experiments.programme import Programme, Sums
 from widthwise.experiments.tally import Tally
-from widthwise.network import MLP
+from widthwise.network import Network
 
 #: Seconds between two writings.
 INTERVAL = 5.0
@@ -145,9 +146,10 @@ def fingerprint(programme: Programme) -> dict[str, Any]:
     }
 
 
-def activation_digest(net: MLP) -> str:
+def activation_digest(net: Network) -> str:
     """Functions of one name may differ: a few values tell them apart."""
-    return digest(np.asarray(net.activation(np.linspace(-3.0, 3.0, 13))))
+    several = dict.fromkeys(net.activations) or (resolve("linear"),)
+    return digest(np.concatenate([np.asarray(sigma(np.linspace(-3.0, 3.0, 13))) for sigma in several]))
 
 
 def digest(array: np.ndarray) -> str:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from widthwise.experiments.sampler import Layer, forward
+from widthwise.experiments.layer_passes import Weights, features
+from widthwise.experiments.sampler import backward
 from widthwise.network import MLP
 
 Layers = list[jax.Array]
@@ -61,18 +62,16 @@ class Differentials(NamedTuple):
     ddII: jax.Array  # (i, j, k, m, a, b, c, d)
 
 
-def chain(net: MLP, layers: list[Layer], X, orders: int = 3) -> Chain:
+def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> Chain:
     """Forward and backward pass, with derivatives of σ up to `orders`. The last layer may have any number of rows."""
-    incoming, preactivations = forward(net, layers, X)
-    derivatives = [net.activation.derivative(order) for order in range(1, orders + 1)]
-    sigma = [tuple(f(h) for f in derivatives) for h in preactivations[:-1]]
-    rates = [rate / fan_in for rate, fan_in in zip(net.lambda_W, net.widths[:-1], strict=True)]
-    features = [bias + rate * (s @ s.T) for bias, rate, s in zip(net.lambda_b, rates, incoming, strict=True)]
-    outputs = len(layers[-1].b)
-    signals = [jnp.broadcast_to(jnp.eye(outputs)[:, None, :], (outputs, len(X), outputs))]
-    for layer, (slope, *_) in zip(reversed(layers[1:]), reversed(sigma), strict=True):
-        signals.insert(0, slope * (signals[0] @ layer.W))
-    return Chain([layer.W for layer in layers], incoming, features, rates, sigma, signals)
+    _, incoming, preactivations, signals = backward(net, layers, X)
+    sigma = [
+        tuple(activation.derivative(order)(h) for order in range(1, orders + 1))
+        for activation, h in zip(net.activations, preactivations[:-1], strict=True)
+    ]
+    rates = [layer.lambda_W / layer.inputs for layer in net.dense]
+    overlaps = [features(layer, s, s) for layer, s in zip(net.dense, incoming, strict=True)]
+    return Chain([layer.W for layer in layers], incoming, overlaps, rates, sigma, signals)
 
 
 def move(c: Chain, along: Layers) -> Motion:
@@ -190,12 +189,12 @@ def _total(parts: list[jax.Array]) -> jax.Array:
     return sum(parts[1:], parts[0])
 
 
-def differentials(net: MLP, layers: list[Layer], X) -> Differentials:
+def differentials(net: MLP, layers: list[Weights], X) -> Differentials:
     """Ĥ, dĤ, ddIĤ, ddIIĤ of one network at its output layer, for all outputs and inputs (theory §3).
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
     >>> net, X = MLP([2, 8, 2], "tanh", C_W=1.5), jnp.array([[1.0, 0.2], [0.3, -0.5]])
-    >>> found = jax.jit(differentials, static_argnums=0)(net, sample_parameters(net, network_key(0, 0)), X)
+    >>> found = jax.jit(differentials)(net, sample_parameters(net, network_key(0, 0)), X)
     >>> found.dH.shape, found.ddII.shape
     ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2, 2, 2, 2, 2))
     """

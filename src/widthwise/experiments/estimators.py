@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -37,9 +38,10 @@ from widthwise.experiments.differentials import (
 )
 from widthwise.experiments.fluctuations import Moments, fluctuations
 from widthwise.experiments.initialisations import in_a_row
+from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
-from widthwise.experiments.sampler import Layer, forward, network_key, sample_parameters
-from widthwise.network import MLP
+from widthwise.experiments.sampler import drawn_alike, forward, network_key, sample_parameters
+from widthwise.network import MLP, Network
 
 #: Highest derivative of σ that stands in each tensor on a real network.
 ORDERS = {"G1": 0, "V": 0, "H1": 1, "A": 1, "B": 1, "D": 1, "F": 1, "P": 2, "Q": 2, "S": 2, "T": 2, "U": 2, "R": 3}
@@ -57,7 +59,9 @@ class Observation(NamedTuple):
     controls: jax.Array
 
 
-def check_names(activation: Activation, names: Iterable[str], argument: str = "tensors") -> tuple[str, ...]:
+def check_names(
+    activations: Activation | Iterable[Activation], names: Iterable[str], argument: str = "tensors"
+) -> tuple[str, ...]:
     """Names in the order of `ORDERS`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
 
     >>> from widthwise.activations import resolve
@@ -69,13 +73,14 @@ def check_names(activation: Activation, names: Iterable[str], argument: str = "t
         if name not in ORDERS:
             raise UnknownName.of(argument, name, ORDERS)
         wanted |= {name, *PRODUCTS.get(name, ())}
-    for name in sorted(wanted, key=lambda name: ORDERS[name]):
+    several = (activations,) if isinstance(activations, Activation) else dict.fromkeys(activations)
+    for name, activation in product(sorted(wanted, key=lambda name: ORDERS[name]), several):
         require_derivatives(activation, ORDERS[name], name)
         require_functions(activation, ORDERS[name], argument, name)
     return tuple(name for name in ORDERS if name in wanted)
 
 
-def probe_signs(net: MLP, key, probes: int = 1):
+def probe_signs(net: Network, key, probes: int = 1):
     """Signs of `probes` pairs of probes for the last layer of the network with this key: (probes, 2, n).
 
     >>> probe_signs(MLP([1, 8, 1], "tanh"), network_key(0, 0)).shape
@@ -87,7 +92,7 @@ def probe_signs(net: MLP, key, probes: int = 1):
 
 def observe_tensors(
     net: MLP,
-    layers: list[Layer],
+    layers: list[Weights],
     X,
     names: tuple[str, ...],
     ref: Reference,
@@ -109,7 +114,7 @@ def observe_tensors(
     >>> from widthwise.experiments.reference import reference
     >>> net, X, key = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]]), network_key(0, 7)
     >>> names, layers, signs = ("G1", "V", "F"), sample_parameters(net, key), probe_signs(net, key)
-    >>> seen = jax.jit(observe_tensors, static_argnums=(0, 3))(net, layers, X, names, reference(net, X), signs)
+    >>> seen = jax.jit(observe_tensors, static_argnums=3)(net, layers, X, names, reference(net, X), signs)
     >>> {name: value.shape for name, value in seen.tensors.items()}
     {'F': (1, 1, 1, 1), 'G1': (1, 1), 'V': (1, 1, 1, 1)}
     """
@@ -141,18 +146,18 @@ def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: 
     return observe_drawn(net, names, layers, signs, jnp.asarray(X), ref)
 
 
-def draw_batch(net: MLP, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
+def draw_batch(net: Network, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
     """Parameters and signs of probes of the networks `indices` of a seed, along a first axis."""
-    return _draw(net.replace(activation="linear"), probes, initialisation, seed, jnp.asarray(indices))
+    return _draw(drawn_alike(net), probes, initialisation, seed, jnp.asarray(indices))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _draw(net: MLP, probes: int, initialisation: tuple[str, ...] | None, seed, indices):
+@partial(jax.jit, static_argnums=(1, 2))
+def _draw(net: Network, probes: int, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
     return jax.vmap(lambda key: (sample_parameters(net, key, initialisation), probe_signs(net, key, probes)))(keys)
 
 
-@partial(jax.jit, static_argnums=(0, 1), static_argnames="gaussian")
+@partial(jax.jit, static_argnums=1, static_argnames="gaussian")
 def observe_drawn(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference, *, gaussian: bool = True):
     """`observe_tensors` of networks drawn by `draw_batch`."""
 
@@ -192,13 +197,13 @@ def _kernel_tensors(n: int, inputs: int, moments: Moments, names: tuple[str, ...
     return found
 
 
-def _with_probes(net: MLP, layers: list[Layer], X, names: tuple[str, ...], signs) -> dict[str, jax.Array]:
+def _with_probes(net: MLP, layers: list[Weights], X, names: tuple[str, ...], signs) -> dict[str, jax.Array]:
     """B, F, P, …, U with one pair of probes for the last layer's rows, averaged over their two roles."""
     n, C_W = net.n, net.C_W[-1]
     hidden = layers[:-1]
-    s = forward(net, [*hidden, Layer(signs, jnp.zeros(2))], X)[0][-1]
+    s = forward(net, [*hidden, Weights(signs, jnp.zeros(2))], X)[0][-1]
     rows = jnp.concatenate([jnp.sqrt(C_W / n) * signs, s])
-    c = chain(net, [*hidden, Layer(rows, jnp.zeros(len(rows)))], X, max(ORDERS[name] for name in names))
+    c = chain(net, [*hidden, Weights(rows, jnp.zeros(len(rows)))], X, max(ORDERS[name] for name in names))
     outputs = [delta[2:] for delta in c.signals]  # rows σ_d
 
     def roles(i, k):

@@ -24,8 +24,9 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
+from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number, pairs
-from widthwise.experiments.sampler import Layer, forward
+from widthwise.experiments.sampler import forward
 from widthwise.network import MLP
 
 #: Inputs whose remaining variance is below this fraction count as parallel in x⁰.
@@ -45,7 +46,7 @@ class Moments(NamedTuple):
 
 
 def fluctuations(
-    net: MLP, layers: list[Layer], X, ref: Reference, *, tangent: bool = True, controlled: bool = True
+    net: MLP, layers: list[Weights], X, ref: Reference, *, tangent: bool = True, controlled: bool = True
 ) -> Moments:
     """One network's estimates of E[δ] and E[δδᵀ] at the output layer. Its last weights are not used.
 
@@ -118,10 +119,11 @@ class _Step(NamedTuple):
         (a, b), kinds = pairs(len(h)), 1 if hat is None else 2
         h = jnp.stack([h[a], h[b]], axis=1)
         C_W, lambda_W = net.C_W[layer], net.lambda_W[layer]
-        x = _terms(net.activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
+        activation = net.activations[layer - 1]
+        x = _terms(activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
         constant = jnp.repeat(jnp.asarray([net.C_b[layer], net.lambda_b[layer]][:kinds]), len(a))
         now, then = (jnp.concatenate([ref.K[k], ref.Theta[k]][:kinds]) for k in (layer - 1, layer))
-        return cls(net.activation, C_W, lambda_W, h, hat, x, constant, now, then)
+        return cls(activation, C_W, lambda_W, h, hat, x, constant, now, then)
 
 
 def _next_moments(step: _Step, delta, mean, square):
@@ -250,13 +252,12 @@ def _covariance(x):
     return centred @ centred.T / (x.shape[1] - 1)
 
 
-def _hidden_tangents(net: MLP, layers: list[Layer], incoming, preactivations) -> list[_HiddenTangent]:
+def _hidden_tangents(net: MLP, layers: list[Weights], incoming, preactivations) -> list[_HiddenTangent]:
     """ĥ of the hidden layers as if each were the output (theory §3), pair by pair.
 
     ĥ' = (λ_b + (λ_W/n) s_a·s_b) 1 + W (σ'_a ĥ σ'_b) Wᵀ; whole matrices only where a later layer needs them.
     """
     a, b = pairs(len(incoming[0]))
-    slope = net.activation.derivative(1)
     found, whole = [], None
     for layer in range(net.depth - 1):
         s, W, n = incoming[layer], layers[layer].W, net.widths[layer]
@@ -265,7 +266,7 @@ def _hidden_tangents(net: MLP, layers: list[Layer], incoming, preactivations) ->
             diagonal = jnp.broadcast_to(feature, (len(a), len(W)))
             found.append(_HiddenTangent(diagonal, jnp.zeros((len(a), 2, 2))))
             continue
-        slopes = slope(preactivations[layer - 1])
+        slopes = net.activations[layer - 1].derivative(1)(preactivations[layer - 1])
         if whole is None:
             middle = slopes[a] * slopes[b] * found[0].diagonal
             spread = middle[:, None, :] * W

@@ -23,7 +23,7 @@ from scipy.stats import truncnorm
 
 from widthwise.decompositions import one_by_one
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import MLP
+from widthwise.network import Dense, Network
 
 #: Where the normal distribution is cut, in its own standard deviations, and the deviation of what is left.
 CUT = 2.0
@@ -94,21 +94,23 @@ INITIALISATIONS = {
 }
 
 
-def check_initialisation(net: MLP, initialisation: Any) -> tuple[str, ...]:
+def check_initialisation(net: Network, initialisation: Any) -> tuple[str, ...]:
     """One name per weight layer; a single name is repeated.
 
+    >>> from widthwise.network import MLP
     >>> check_initialisation(MLP([2, 8, 1], "tanh"), "uniform")
     ('uniform', 'uniform')
     """
+    count = sum(isinstance(layer, Dense) for layer in net.layers)
     if isinstance(initialisation, str):
-        names = (initialisation,) * net.depth
-    elif isinstance(initialisation, list | tuple) and len(initialisation) == net.depth:
+        names = (initialisation,) * count
+    elif isinstance(initialisation, list | tuple) and len(initialisation) == count:
         names = tuple(initialisation)
     else:
         raise InvalidInput(
             "initialisation",
             repr(initialisation),
-            f"one of {', '.join(sorted(INITIALISATIONS))}, or {net.depth} of them, one per weight layer",
+            f"one of {', '.join(sorted(INITIALISATIONS))}, or {count} of them, one per weight layer",
         )
     for name in names:
         if not isinstance(name, str) or name not in INITIALISATIONS:

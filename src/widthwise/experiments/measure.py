@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
+from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, UnknownName
 from widthwise.experiments.checkpoints import Checkpoint
 from widthwise.experiments.engines import run_chunks
 from widthwise.experiments.estimators import ORDERS, check_names
@@ -21,7 +21,7 @@ from widthwise.experiments.programme import KERNELS, Part, Programme, Sums
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, extrapolated_variables, variables_at_one_width
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs
+from widthwise.network import Network, check_inputs, plain, simplified
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -31,7 +31,7 @@ STATISTICS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S",
 
 
 def measure(
-    net: MLP,
+    net: Network,
     X: Any,
     networks: int = 1000,
     seed: int = 0,
@@ -84,8 +84,7 @@ def measure(
     >>> bool(abs(ms["K"] - 1.0) < 4 * ms["K_se"])
     True
     """
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    net = simplified(net)
     X = check_inputs(X, net.widths[0])
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     batch = None if batch is None else check_integer("batch", batch, 1)
@@ -96,7 +95,7 @@ def measure(
     sizes = _check_widths(net, widths)
     parts = [
         _part(
-            _scaled(net, width).up_to(layer, net.widths[-1]),
+            (net if widths is None else net.with_width(width)).up_to(layer, net.widths[-1]),
             X,
             names,
             seed if widths is None else _seed(seed, width),
@@ -186,7 +185,7 @@ def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
     return {"nonfinite": broken, "nonfinite_networks": where, "nonfinite_seed": part.seed}
 
 
-def _names(net: MLP, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
+def _names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
     """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
     if isinstance(statistics, str) and statistics == "all":
         return tuple(name for name in STATISTICS if _exists(net, name))
@@ -201,33 +200,30 @@ def _names(net: MLP, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in STATISTICS if name in asked)
 
 
-def _require(net: MLP, name: str) -> None:
-    if name == "Theta" and net.depth > 1:
-        require_derivatives(net.activation, 1, name)
+def _require(net: Network, name: str) -> None:
+    if name == "Theta":
+        for sigma in net.activations:
+            require_derivatives(sigma, 1, name)
     elif name not in KERNELS:
-        check_names(net.activation, [name], "statistics")
+        check_names(plain(net, f"measure of {name}").activations, [name], "statistics")
 
 
-def _exists(net: MLP, name: str) -> bool:
+def _exists(net: Network, name: str) -> bool:
     try:
         _require(net, name)
-    except NotDifferentiable:
+    except (NotDifferentiable, NoRule):
         return False
     return True
 
 
-def _part(net: MLP, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
+def _part(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
-    tensors = check_names(net.activation, [name for name in names if name in ORDERS]) if net.depth > 1 else ()
+    asked = [name for name in names if name in ORDERS]
+    net = plain(net, "measure of tensors") if asked else net
+    tensors = check_names(net.activations, asked) if net.depth > 1 else ()
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)
     return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, initialisation)
-
-
-def _scaled(net: MLP, width: int) -> MLP:
-    """All hidden widths in proportion, the last of them `width`."""
-    hidden = [max(1, round(size * width / net.n)) for size in net.widths[1:-1]]
-    return net.replace(widths=[net.widths[0], *hidden, net.widths[-1]])
 
 
 def _seed(seed: int, width: int) -> int:
@@ -235,7 +231,7 @@ def _seed(seed: int, width: int) -> int:
     return int(np.random.SeedSequence([seed, width]).generate_state(1)[0])
 
 
-def _check_widths(net: MLP, widths: Sequence[int] | None) -> list[int]:
+def _check_widths(net: Network, widths: Sequence[int] | None) -> list[int]:
     if widths is None:
         return [net.n]
     if net.depth < 2:

@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.experiments.training.tangent import gradient, outputs, rates
-from widthwise.network import MLP, check_inputs
+from widthwise.experiments.tangent import gradient, outputs, rates
+from widthwise.network import Network, check_inputs
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 
 _BATCH = 64
 
 
-def sample_outputs(net: MLP, X, networks: int = 1000, seed: int = 0) -> np.ndarray:
+def sample_outputs(net: Network, X, networks: int = 1000, seed: int = 0) -> np.ndarray:
     """Outputs (networks, inputs, outputs) of networks drawn at random; network i of a seed is always the same one.
 
+    >>> from widthwise.network import MLP
     >>> sample_outputs(MLP([2, 8, 3], "tanh"), [[1.0, 0.5]], networks=5).shape
     (5, 1, 3)
     """
@@ -29,16 +30,19 @@ def sample_outputs(net: MLP, X, networks: int = 1000, seed: int = 0) -> np.ndarr
     return np.concatenate([np.asarray(part) for part in whole])[:networks]
 
 
-@partial(jax.jit, static_argnums=0)
-def _drawn(net: MLP, seed, indices, X):
+@jax.jit
+def _drawn(net: Network, seed, indices, X):
     return jax.vmap(lambda i: forward(net, sample_parameters(net, network_key(seed, i)), X)[1][-1])(indices)
 
 
-def descent_paths(net: MLP, X, y, X_test, learning_rate: float, steps, networks: int = 32, seed: int = 0) -> np.ndarray:
+def descent_paths(
+    net: Network, X, y, X_test, learning_rate: float, steps, networks: int = 32, seed: int = 0
+) -> np.ndarray:
     """Outputs at X_test (networks, len(steps), outputs, tests) after so many steps of full-batch gradient descent.
 
     Learning-rate tensor and loss of theory §8; `steps` rises from 0 or more.
 
+    >>> from widthwise.network import MLP
     >>> net, X = MLP([1, 16, 1], "tanh"), [[1.0]]
     >>> paths = descent_paths(net, X, [0.5], X, 0.2, steps=[0, 50], networks=4)
     >>> paths.shape, bool(abs(paths[:, 1] - 0.5).max() < 1e-3)
@@ -53,8 +57,8 @@ def descent_paths(net: MLP, X, y, X_test, learning_rate: float, steps, networks:
     return np.asarray(_paths(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
 
 
-@partial(jax.jit, static_argnums=0)
-def _paths(net: MLP, learning_rate, keys, X, y, X_test, gaps):
+@jax.jit
+def _paths(net: Network, learning_rate, keys, X, y, X_test, gaps):
     scale = rates(net)
 
     def one_step(_, layers):

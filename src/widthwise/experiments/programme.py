@@ -21,7 +21,7 @@ from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import conditional_kernel, forward, tangent_kernel
 from widthwise.experiments.tally import Tally
-from widthwise.network import MLP
+from widthwise.network import Network
 
 KERNELS = ("K", "Theta")
 #: Networks with numbers that are not finite whose places are remembered; all are counted.
@@ -48,7 +48,7 @@ class Part:
     `initialisation` has one name per weight layer.
     """
 
-    net: MLP
+    net: Network
     seed: int
     kernels: tuple[str, ...]
     tensors: tuple[str, ...]
@@ -133,15 +133,14 @@ def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
     return as_numpy(kernels), as_numpy(tensors), np.asarray(controls)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def observe_kernels(net: MLP, names: tuple[str, ...], layers, X) -> dict[str, Any]:
+@partial(jax.jit, static_argnums=1)
+def observe_kernels(net: Network, names: tuple[str, ...], layers, X) -> dict[str, Any]:
     """What networks drawn by `draw_batch` say about K and Θ at the output layer: each (networks, a, b)."""
 
     def one(some):
-        incoming, preactivations = forward(net, some, X)
-        found = {"K": conditional_kernel(net, incoming)}
+        found = {"K": conditional_kernel(net, forward(net, some, X)[0])}
         if "Theta" in names:
-            found["Theta"] = tangent_kernel(net, some, incoming, preactivations)
+            found["Theta"] = tangent_kernel(net, some, X)
         return {name: found[name] for name in names}
 
     return jax.vmap(one)(layers)

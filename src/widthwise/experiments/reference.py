@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from widthwise.activations import Activation
+from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.matrices import pair_matrix
-from widthwise.network import MLP
+from widthwise.network import Network
 
 
 class Reference(NamedTuple):
@@ -35,19 +38,25 @@ def pair_number(inputs: int) -> np.ndarray:
     return number
 
 
-def reference(net: MLP, X: np.ndarray) -> Reference:
+def reference(net: Network, X: np.ndarray) -> Reference:
     """K and Θ of every layer (theory §2).
 
+    >>> from widthwise.network import MLP
     >>> net = MLP([1, 8, 8, 1], "linear", lambda_W=0.5)
     >>> found = reference(net, np.array([[2.0]]))
     >>> found.K[:, 0].tolist(), found.Theta[:, 0].tolist()
     ([4.0, 4.0, 4.0], [3.0, 6.0, 9.0])
     """
     a, b = pairs(len(X))
-    gram = (X @ X.T) / net.widths[0]
-    kernels = [(net.C_b[0] + net.C_W[0] * gram, net.lambda_b[0] + net.lambda_W[0] * gram)]
-    for C_b, C_W, lambda_b, lambda_W in zip(net.C_b[1:], net.C_W[1:], net.lambda_b[1:], net.lambda_W[1:], strict=True):
-        K, Theta = kernels[-1]
-        values, slopes = (pair_matrix(net.activation, p, p, K)[0] for p in (0, 1))
-        kernels.append((C_b + C_W * values, lambda_b + lambda_W * values + C_W * Theta * slopes))
+    K, Theta, kernels = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), []
+    for layer in net.layers:
+        variance = np.diag(K)
+        mean = partial(_mean, K)
+        K, Theta = kernel_rule(layer, Pair(variance[:, None], K, variance[None, :], Theta, mean))
+        if layer.numbered:
+            kernels.append((K, Theta))
     return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)))
+
+
+def _mean(K: np.ndarray, activation: Activation, p: int) -> np.ndarray:
+    return pair_matrix(activation, p, p, K)[0]

@@ -1,22 +1,21 @@
-"""Networks drawn at random, and what one of them says about K and Θ.
+"""Networks drawn at random, the pass forward and the pass backward, and what one network says about K and Θ.
 
-Network number i of a seed always has the same parameters: its random key depends on (seed, i) alone.
+Network number i of a seed always has the same parameters: its random key depends on (seed, i) alone. Parameters are a
+list with one entry for each layer that has any.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from widthwise.experiments.initialisations import INITIALISATIONS
-from widthwise.network import MLP
+from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters
+from widthwise.network import Dense, Elementwise, Layer, Network
 
-
-class Layer(NamedTuple):
-    W: jax.Array
-    b: jax.Array
+#: One entry for each layer that has parameters.
+Parameters = list[Any]
 
 
 def network_key(seed, index):
@@ -24,53 +23,84 @@ def network_key(seed, index):
     return jax.random.fold_in(jax.random.key(seed), index)
 
 
-def sample_parameters(net: MLP, key, initialisation: tuple[str, ...] | None = None) -> list[Layer]:
-    """Weights and biases with the variances of theory §1; `initialisation` names the distribution of each weight layer.
+def with_parameters(net: Network) -> list[Layer]:
+    """The layers of a network that have parameters."""
+    return [layer for layer in net.layers if has_parameters(layer)]
 
+
+def drawn_alike(net: Network) -> Network:
+    """A network with the same parameters whose program for drawing them serves other activations too."""
+    return Network([layer for layer in net.layers if not isinstance(layer, Elementwise)])
+
+
+def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None = None) -> Parameters:
+    """Weights and biases with the variances of theory §1; `initialisation` names the distribution of each dense layer.
+
+    >>> from widthwise.network import MLP
     >>> layers = sample_parameters(MLP([2, 8, 1], "tanh"), network_key(0, 0), ("sparse", "gaussian"))
     >>> [int(row) for row in (layers[0].W != 0).sum(axis=1)]
     [1, 1, 1, 1, 1, 1, 1, 1]
     """
-    layers = []
-    names = initialisation or ("gaussian",) * net.depth
-    for fan_in, fan_out, C_b, C_W, name in zip(net.widths[:-1], net.widths[1:], net.C_b, net.C_W, names, strict=True):
-        key, for_weights, for_biases = jax.random.split(key, 3)
-        draw = INITIALISATIONS[name]
-        W = jnp.sqrt(C_W / fan_in) * draw.weights(for_weights, (fan_out, fan_in))
-        layers.append(Layer(W, jnp.sqrt(C_b) * draw.biases(for_biases, (fan_out,))))
-    return layers
+    parameters, names = [], iter(initialisation or ())
+    for layer, signal in zip(net.layers, net.signals[:-1], strict=True):
+        if has_parameters(layer):
+            key, *own = jax.random.split(key, 3)
+            name = next(names, "gaussian") if isinstance(layer, Dense) else "gaussian"
+            parameters.append(draw(layer, own, signal.width, name))
+    return parameters
 
 
-def forward(net: MLP, layers: list[Layer], X) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Inputs of every layer, and preactivations, each (inputs, neurons)."""
-    incoming, preactivations = [X], []
-    for layer in layers:
-        preactivations.append(incoming[-1] @ layer.W.T + layer.b)
-        incoming.append(net.activation(preactivations[-1]))
-    return incoming[:-1], preactivations
+def forward(net: Network, parameters: Parameters, X) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Inputs and outputs of the layers with parameters, each (inputs, neurons); the last output is the network's."""
+    return _run(net, parameters, X, [0.0] * len(parameters))[1]
 
 
-def conditional_kernel(net: MLP, incoming):
+def _run(net: Network, parameters: Parameters, X, nudges: list):
+    """z, and inputs and outputs of the layers with parameters, to whose outputs the nudges are added."""
+    s, incoming, outgoing = X, [], []
+    own = iter(zip(parameters, nudges, strict=True))
+    for layer in net.layers:
+        if has_parameters(layer):
+            here, nudge = next(own)
+            incoming.append(s)
+            s = apply(layer, here, s) + nudge
+            outgoing.append(s)
+        else:
+            s = apply(layer, None, s)
+    return s, (incoming, outgoing)
+
+
+def backward(net: Network, parameters: Parameters, X):
+    """z (a, i), inputs and outputs of the layers with parameters, and the signals δ = ∂z_ia/∂(output at a): (i, a, n).
+
+    The one backward pass of the library: an input's output depends on its own nudges alone, so that one pull-back per
+    output gives the signals at all inputs.
+    """
+    shapes = jax.eval_shape(lambda: forward(net, parameters, X)[1])
+    nudges = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    z, pull_back, (incoming, outgoing) = jax.vjp(lambda moved: _run(net, parameters, X, moved), nudges, has_aux=True)
+    one_each = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype)[:, None, :], (z.shape[1], *z.shape))
+    return z, incoming, outgoing, jax.vmap(pull_back)(one_each)[0]
+
+
+def conditional_kernel(net: Network, incoming):
     """Ĝ_ab = C_b + (C_W/n) Σ_j σ_ja σ_jb: E[z z] of the last layer given the ones below (theory §1).
 
     Its mean is that of z z, with far less scatter.
     """
-    return net.C_b[-1] + net.C_W[-1] / net.n * (incoming[-1] @ incoming[-1].T)
+    last = net.layers[-1]
+    assert isinstance(last, Dense)
+    return last.C_b + last.C_W / last.inputs * (incoming[-1] @ incoming[-1].T)
 
 
-def tangent_kernel(net: MLP, layers: list[Layer], incoming, preactivations):
-    """Ĥ_ii;ab averaged over outputs i (theory §3), layer by layer: no Jacobian of the parameters is stored.
+def tangent_kernel(net: Network, parameters: Parameters, X):
+    """Ĥ_ii;ab averaged over outputs i (theory §3), layer by layer: no Jacobian of the parameters is stored."""
+    _, incoming, _, signals = backward(net, parameters, X)
+    total = jnp.zeros((len(X), len(X)))
+    for layer, own, s, delta in zip(with_parameters(net), parameters, incoming, signals, strict=True):
 
-    Ĥ_ii;ab = Σ_l (λ_b + (λ_W/n_{l−1}) σ_a·σ_b) (δ_a·δ_b) with δˡ = ∂z_i/∂zˡ by back-propagation.
-    """
-    slope = net.activation.derivative(1)
-    outputs, inputs = net.widths[-1], len(preactivations[-1])
-    signal = jnp.broadcast_to(jnp.eye(outputs)[:, None, :], (outputs, inputs, outputs))
-    total = jnp.zeros((inputs, inputs))
-    for depth in reversed(range(net.depth)):
-        fan_in = net.widths[depth]
-        features = net.lambda_b[depth] + net.lambda_W[depth] / fan_in * (incoming[depth] @ incoming[depth].T)
-        total = total + features * jnp.einsum("iak,ibk->ab", signal, signal) / outputs
-        if depth:
-            signal = (signal @ layers[depth].W) * slope(preactivations[depth - 1])
+        def traced(one, layer=layer, own=own, s=s):
+            return contribution(layer, own, s, one[None], s, one[None])[0, :, 0, :]
+
+        total = total + jnp.mean(jax.vmap(traced)(delta), axis=0)
     return total

@@ -16,10 +16,11 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.explorer.settings import DEEPEST
+from widthwise.flow.kernels.hyper import Hyper
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.kernels.layer_step import Hyper, first_layer, next_layer
+from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP
-from widthwise.network.spec import PER_LAYER
+from widthwise.network.mlp import PER_LAYER
 
 #: Nodes of one axis of the plane, and of an input with itself, and how many standard deviations they reach.
 _PLANE, _LINE, _REACH = 145, 2049, 6.0
@@ -79,9 +80,9 @@ def _flow(activation: Activation, hyper: Hyper, gram):
         for f in functions:
             aa, bb = (line_weights @ f(scale * line) ** 2 for scale in (a, b))
             found.append(jnp.stack([aa, (weights * f(a * u)) @ (f(z_b) @ weights), bb]))
-        kernels = next_layer(hyper, found[0], found[1], Theta)
+        kernels = dense_step(hyper, found[0], found[1] * Theta)
         return kernels, kernels
 
-    start = first_layer(hyper[0], gram)
+    start = dense_step(hyper[0], gram, 0.0)
     _, above = jax.lax.scan(step, start, hyper[1:])
     return [jnp.concatenate([first[None], rest]) for first, rest in zip(start, above, strict=True)]

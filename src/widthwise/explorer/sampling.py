@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +112,7 @@ def _parameters(net: MLP) -> int:
     return sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def _observe(net: MLP, seed, indices, X) -> dict[str, jax.Array]:
     """Ĝ of every layer and its square (networks, layer, a, b), Θ and the output at a of the networks `indices`."""
 
@@ -121,7 +120,7 @@ def _observe(net: MLP, seed, indices, X) -> dict[str, jax.Array]:
         layers = sample_parameters(net, network_key(seed, index))
         incoming, preactivations = forward(net, layers, X)
         K = jnp.stack([conditional_kernel(net.up_to(layer), incoming[:layer]) for layer in range(1, net.depth + 1)])
-        Theta = tangent_kernel(net, layers, incoming, preactivations)
+        Theta = tangent_kernel(net, layers, X)
         return {"K": K, "square": K**2, "Theta": Theta, "z": preactivations[-1][0, 0]}
 
     return jax.vmap(one)(indices)

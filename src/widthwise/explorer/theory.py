@@ -28,6 +28,7 @@ from widthwise.flow.exact.resolution import COARSE
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import SCALES, single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.results.labels import label, layer_coordinate
 
@@ -147,9 +148,9 @@ def _explodes(settings: Settings) -> int | None:
     shape = profile(net.activation)
     if shape.slopes is not None:
         return None
-    K = settings.C_b + settings.C_W * np.array([settings.size_a, settings.size_b])
+    K = dense_kernel(settings.C_b, settings.C_W, np.array([settings.size_a, settings.size_b]))
     for layer in range(2, net.depth + 1):
-        K = settings.C_b + settings.C_W * shape.moments(K).square
+        K = dense_kernel(settings.C_b, settings.C_W, shape.moments(K).square)
         if K.max() > EXPLODED:
             return max(layer, 3)
     return None

@@ -28,7 +28,7 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     values, error = np.zeros(len(a)), 0.0
     kernel = (K_aa[exists], K_ab[exists], K_bb[exists])
     if activation.closed is not None:
-        values[exists] = np.asarray(_closed(activation.closed, p, q, *kernel))
+        values[exists] = np.asarray(closed_pair(activation.closed, p, q, *kernel))
     elif exists.any():
         found = generic_pair(activation, p, q, *kernel)
         values[exists] = found.value
@@ -41,7 +41,8 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _closed(closed, p: int, q: int, K_aa, K_ab, K_bb):
+def closed_pair(closed, p: int, q: int, K_aa, K_ab, K_bb):
+    """A closed form, compiled."""
     return closed.pair(p, q, K_aa, K_ab, K_bb)
 
 

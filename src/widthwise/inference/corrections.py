@@ -46,15 +46,16 @@ def _require(needed: int, power: int, inputs: int, how: str) -> None:
 
 def check_smooth(net: MLP, wanted: tuple[str, ...]) -> None:
     """Refuse activations for which the tensors do not exist, with a neighbour for which they do."""
-    try:
-        check_existence(net.activation, wanted)
-    except NotDifferentiable as error:
-        raise NotDifferentiable(
-            "net",
-            f"{net.activation.name} with order=1: {error.got}",
-            error.expected,
-            "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step.",
-        ) from None
+    for sigma in net.activations:
+        try:
+            check_existence((sigma,), wanted)
+        except NotDifferentiable as error:
+            raise NotDifferentiable(
+                "net",
+                f"{sigma.name} with order=1: {error.got}",
+                error.expected,
+                "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step.",
+            ) from None
 
 
 def full_bytes(inputs: int, wanted: tuple[str, ...]) -> int:

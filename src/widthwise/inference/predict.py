@@ -31,7 +31,7 @@ from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
-from widthwise.network import MLP, GradientFlow, check_inputs
+from widthwise.network import GradientFlow, Network, check_inputs, check_network, plain
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
@@ -41,7 +41,7 @@ _TRAIN_PAIRS = ("output", "train", "output_", "train_")
 
 
 def predict(
-    net: MLP,
+    net: Network,
     X_train: Any,
     y_train: Any,
     X_test: Any,
@@ -81,8 +81,8 @@ def predict(
     >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
     True
     """
-    check_order(order)
     check_loss(loss)
+    net = check_order(order, net)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
     chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
@@ -105,7 +105,7 @@ def predict(
 
 
 def _order_one(
-    net: MLP,
+    net: Network,
     X: np.ndarray,
     y: np.ndarray,
     X_test: np.ndarray,
@@ -125,9 +125,10 @@ def _order_one(
                 warn_if_inaccurate(tiled.error, 4)
                 return tests, training, {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
         if asked == "tiles":
+            names = dict.fromkeys(sigma.name for sigma in net.activations)
             raise InvalidInput(
                 "method",
-                f"'tiles' for {net.activation.name}, too sharp at these kernels for Hermite planes",
+                f"'tiles' for {' and '.join(names)}, too sharp at these kernels for Hermite planes",
                 "'auto' or 'full'",
                 "Such expectations are sampled, for all inputs at once.",
             )
@@ -138,7 +139,9 @@ def _order_one(
     return tests, training, {"route": flow.route, "numerical_error": flow.error, "method": "full"}
 
 
-def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int = 0, noise: float = 0.0) -> xr.Dataset:
+def posterior(
+    net: Network, X_train: Any, y_train: Any, X_test: Any, *, order: int = 0, noise: float = 0.0
+) -> xr.Dataset:
     """Bayesian posterior over the network's outputs, and the log evidence (theory §9).
 
     At infinite width the prior is a Gaussian process with kernel K. `noise` is the variance of the observation
@@ -156,7 +159,7 @@ def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int =
     >>> bool(abs(b["mean"][0, 0]) < 1e-9), bool(b["cov"] > 0)
     (True, True)
     """
-    check_order(order)
+    net = check_order(order, net)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     noise = check_noise(noise)
     if order == 1:
@@ -177,7 +180,7 @@ def posterior(net: MLP, X_train: Any, y_train: Any, X_test: Any, *, order: int =
     return label(variables, net, **details)
 
 
-def max_learning_rate(net: MLP, X_train: Any) -> float:
+def max_learning_rate(net: Network, X_train: Any) -> float:
     """2/λ_max of Θ on the training inputs: gradient descent with a smaller step converges (theory §8).
 
     >>> import widthwise as ww
@@ -185,18 +188,18 @@ def max_learning_rate(net: MLP, X_train: Any) -> float:
     >>> round(ww.max_learning_rate(net, [[1.0]]), 6)
     0.5
     """
-    X = check_inputs(X_train, _check_net(net).widths[0], "X_train")
+    X = check_inputs(X_train, check_network(net).widths[0], "X_train")
     return largest_stable_step(net, X)
 
 
-def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
+def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
     """Functions drawn from the infinite-width prior N(0, K), on (sample, output, test).
 
     >>> import widthwise as ww
     >>> ww.sample_prior(ww.MLP([1, 8, 2], "relu", C_W=2.0), [[1.0], [2.0]], samples=3).shape
     (3, 2, 2)
     """
-    X = check_inputs(X, _check_net(net).widths[0])
+    X = check_inputs(X, check_network(net).widths[0])
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
     values = draw(
         np.zeros((len(X), net.widths[-1])),
@@ -207,7 +210,7 @@ def sample_prior(net: MLP, X: Any, samples: int = 1, seed: int = 0) -> xr.DataAr
 
 
 def sample_posterior(
-    net: MLP, X_train: Any, y_train: Any, X_test: Any, samples: int = 1, seed: int = 0, *, noise: float = 0.0
+    net: Network, X_train: Any, y_train: Any, X_test: Any, samples: int = 1, seed: int = 0, *, noise: float = 0.0
 ) -> xr.DataArray:
     """Functions drawn from the infinite-width posterior, on (sample, output, test).
 
@@ -229,18 +232,18 @@ def sample_posterior(
     return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
 
 
-def joint_flow(net: MLP, X: np.ndarray, X_test: np.ndarray, wanted: tuple[str, ...]) -> FiniteFlow:
+def joint_flow(net: Network, X: np.ndarray, X_test: np.ndarray, wanted: tuple[str, ...]) -> FiniteFlow:
     """Tensors of order 1/n on training inputs, then test inputs, behind a progress bar."""
     with DelayedProgress("tensors of order 1/n", None) as progress:
         return joint_tensors(net, np.concatenate([X, X_test]), wanted, progress)
 
 
-def _prior(net: MLP, X: np.ndarray, X_test: np.ndarray) -> list[np.ndarray]:
+def _prior(net: Network, X: np.ndarray, X_test: np.ndarray) -> list[np.ndarray]:
     blocks = ((X, None), (X_test, X), (X_test, None))
     return [kernel_flow(net, a, b, with_theta=False, last_only=True).K[0] for a, b in blocks]
 
 
-def _kernels(net: MLP, X: np.ndarray, X_test: np.ndarray) -> Kernels:
+def _kernels(net: Network, X: np.ndarray, X_test: np.ndarray) -> Kernels:
     AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
     xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
     assert AA.Theta is not None
@@ -264,7 +267,9 @@ def _moments(mean: np.ndarray, covariance: np.ndarray, outputs: int) -> dict[str
     }
 
 
-def _corrected(net: MLP, variables: dict[str, tuple], mean1: np.ndarray, cov1: np.ndarray, scale) -> dict[str, tuple]:
+def _corrected(
+    net: Network, variables: dict[str, tuple], mean1: np.ndarray, cov1: np.ndarray, scale
+) -> dict[str, tuple]:
     """Moments with their coefficients of 1/n put in; a warning where these are not small. `scale`: of the prior."""
     mean0, cov0 = variables["mean0"][1], variables["cov0"][1]
     typical = math.sqrt(np.sum(mean0**2) + max(np.einsum("ixix->", cov0), 0.0))
@@ -287,14 +292,8 @@ def _per_output(covariance: np.ndarray, outputs: int) -> np.ndarray:
     return np.einsum("ij,xy->ixjy", np.eye(outputs), covariance)
 
 
-def _check_net(net: Any) -> MLP:
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
-    return net
-
-
-def check_data(net: MLP, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    features, outputs = _check_net(net).widths[0], net.widths[-1]
+def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    features, outputs = check_network(net).widths[0], net.widths[-1]
     X = check_inputs(X_train, features, "X_train")
     return X, check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
 
@@ -317,9 +316,11 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def check_order(order: int) -> None:
+def check_order(order: int, net: Network) -> Network:
+    """The network, which must be plain where order 1 is asked for."""
     if isinstance(order, bool) or order not in (0, 1):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
+    return plain(net, "order=1") if order == 1 else check_network(net)
 
 
 def check_noise(noise: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import Layer
+from widthwise.experiments.layer_passes import Weights
 from widthwise.network import MLP
 
 SUPPORTED = "Linear layers with one activation between them, Flatten and Identity"
@@ -48,10 +48,10 @@ class Chain:
         return (self.dense[0].W.shape[1], *(layer.W.shape[0] for layer in self.dense))
 
     @property
-    def parameters(self) -> list[Layer]:
+    def parameters(self) -> list[Weights]:
         """Parameters as `widthwise.experiments` has them; a missing bias is zero."""
         return [
-            Layer(layer.W, np.zeros(len(layer.W)) if layer.b is None else layer.b)  # pyright: ignore[reportArgumentType]
+            Weights(layer.W, np.zeros(len(layer.W)) if layer.b is None else layer.b)  # pyright: ignore[reportArgumentType]
             for layer in self.dense
         ]
 
@@ -114,10 +114,10 @@ def _activations_between(steps: Sequence[Dense | Nonlinear]) -> list[Nonlinear |
     return between
 
 
-def standard_deviations(net: MLP) -> list[Layer]:
+def standard_deviations(net: MLP) -> list[Weights]:
     """√(C_W/n_{l−1}) of the weights and √C_b of the biases of every layer (theory §1)."""
     layers = zip(net.C_W, net.widths[:-1], net.C_b, strict=True)
-    return [Layer(math.sqrt(C_W / n), math.sqrt(C_b)) for C_W, n, C_b in layers]  # pyright: ignore[reportArgumentType]
+    return [Weights(math.sqrt(C_W / n), math.sqrt(C_b)) for C_W, n, C_b in layers]  # pyright: ignore[reportArgumentType]
 
 
 def check_fits(chain: Chain, net: MLP) -> None:

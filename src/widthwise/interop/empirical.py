@@ -12,8 +12,9 @@ import xarray as xr
 from widthwise.errors import InvalidInput
 from widthwise.experiments.differentials import chain as differentiate
 from widthwise.experiments.differentials import move, move_twice
-from widthwise.experiments.sampler import Layer, forward, tangent_kernel
-from widthwise.experiments.training.tangent import kernel, tangent
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import forward, tangent_kernel
+from widthwise.experiments.tangent import kernel, tangent
 from widthwise.interop.chains import check_fits
 from widthwise.interop.models import read_model
 from widthwise.memory import require_memory
@@ -28,7 +29,7 @@ _THREE = ("i", "j", "k", "a", "b", "c")
 class Loaded(NamedTuple):
     """A model's parameters, the network that gives λ and the theory, and checked inputs."""
 
-    layers: list[Layer]
+    layers: list[Weights]
     net: MLP
     X: np.ndarray
 
@@ -46,7 +47,7 @@ def load_model(model: Any, X: Any, net: MLP | None) -> Loaded:
             if layer.b is None and rate > 0.0:
                 expected = "lambda_b = 0 there"
                 raise InvalidInput("net", f"lambda_b = {rate:g} for {layer.where}, which has no bias", expected)
-    layers = [Layer(jnp.asarray(layer.W), jnp.asarray(layer.b)) for layer in reading.chain.parameters]
+    layers = [Weights(jnp.asarray(layer.W), jnp.asarray(layer.b)) for layer in reading.chain.parameters]
     return Loaded(layers, net, check_inputs(X, net.widths[0]))
 
 
@@ -74,12 +75,11 @@ def model_kernels(model: Any, X: Any, net: MLP | None = None, *, order: int = 0)
     ((2, 1, 1), True)
     """
     layers, net, X = load_model(model, X, net)
-    incoming, preactivations = forward(net, layers, X)
+    _, preactivations = forward(net, layers, X)
     K = [z @ z.T / z.shape[1] for z in preactivations]
     Theta = []
     for depth in range(1, net.depth + 1):
-        part = (net.up_to(depth), layers[:depth], incoming[:depth], preactivations[:depth])
-        Theta.append(tangent_kernel(*part))
+        Theta.append(tangent_kernel(net.up_to(depth), layers[:depth], X))
     expected = theory(net, X, order=0)
     pair = ("layer", "a", "b")
     variables = {

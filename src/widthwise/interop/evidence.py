@@ -17,7 +17,7 @@ from scipy import linalg, optimize
 
 from widthwise.interop.kernel_solvers import Kernel
 from widthwise.network import MLP
-from widthwise.network.spec import PER_LAYER
+from widthwise.network.mlp import PER_LAYER
 
 #: Trials of the simplex for each depth.
 TRIALS = 40

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jax.flatten_util import ravel_pytree
 
-from widthwise.experiments.training.tangent import kernel, outputs, rates, tangent
+from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.interop.empirical import load_model, parameter_count
 from widthwise.interop.packages import need
 from widthwise.memory import require_memory

@@ -11,7 +11,8 @@ import numpy as np
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.interop.activations import LIBRARY, PROBE, identify
 from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, check_fits, unsupported
 from widthwise.interop.specification import Reading, read_chain
@@ -66,7 +67,7 @@ def read_with_one_rate(chain: Chain, learning_rate: float, activation: Any, reco
     return read_chain(chain, (each, each), activation, recognise)
 
 
-def drawn_for(chain: Chain, net: MLP, seed: int) -> list[Layer]:
+def drawn_for(chain: Chain, net: MLP, seed: int) -> list[Weights]:
     """Gaussian parameters of `net`, which must fit the chain."""
     check_fits(chain, net)
     return sample_parameters(net, network_key(check_integer("seed", seed, 0), 0))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.training.tangent import rates
+from widthwise.experiments.tangent import rates
 from widthwise.interop.packages import need
 from widthwise.network import MLP
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.experiments.training.tangent import rates
+from widthwise.experiments.tangent import rates
 from widthwise.interop.activations import parametric
 from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, check_fits, standard_deviations, unsupported
 from widthwise.interop.packages import need

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.experiments.sampler import forward, tangent_kernel
-from widthwise.experiments.training.tangent import added, gradient, scaled
+from widthwise.experiments.sampler import tangent_kernel
+from widthwise.experiments.tangent import added, gradient, scaled
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.units import ensemble
 from widthwise.network import MLP
@@ -47,7 +47,7 @@ def _descend(net: MLP, networks, factors, target, steps: int):
     at = jnp.full((1, 1), target)
 
     def curvature(layers):
-        return tangent_kernel(net, layers, *forward(net, layers, X))[0, 0]
+        return tangent_kernel(net, layers, X)[0, 0]
 
     def one(factor, layers):
         start = curvature(layers)

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import digamma, polygamma
 from scipy.stats import binom
 
+from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import pairs, reference
-from widthwise.experiments.sampler import Layer
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.observables import expected_error
@@ -90,16 +90,16 @@ def coefficients(student: Student) -> tuple[float, float]:
     return float(found["error0"].mean()), float(found["error1"].mean())
 
 
-def draw_networks(net: MLP, seed: int, batch: int) -> list[Layer]:
+def draw_networks(net: MLP, seed: int, batch: int) -> list[Weights]:
     """A batch of networks of a seed at their initialisation, one a row, in single precision."""
     random, layers = np.random.default_rng([seed, net.depth, net.n, batch]), []
     for fan_in, fan_out, C_W in zip(net.widths[:-1], net.widths[1:], net.C_W, strict=True):
         W = np.float32(math.sqrt(C_W / fan_in)) * random.standard_normal((BATCH, fan_out, fan_in), np.float32)
-        layers.append(Layer(jnp.asarray(W), jnp.zeros((BATCH, fan_out), np.float32)))
+        layers.append(Weights(jnp.asarray(W), jnp.zeros((BATCH, fan_out), np.float32)))
     return layers
 
 
-def preactivations(layers: list[Layer], X: np.ndarray) -> list[np.ndarray]:
+def preactivations(layers: list[Weights], X: np.ndarray) -> list[np.ndarray]:
     """Of every layer of a batch of networks: (networks, inputs, neurons)."""
     found, incoming = [], X.astype(np.float32)
     for W, b in layers:
@@ -109,7 +109,7 @@ def preactivations(layers: list[Layer], X: np.ndarray) -> list[np.ndarray]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _train(net: MLP, layers: list[Layer], X, y) -> list[Layer]:
+def _train(net: MLP, layers: list[Weights], X, y) -> list[Weights]:
     """One round of training of every network of a batch."""
     how = GradientDescent(RATE, ROUND)
     return jax.vmap(lambda start: descend(net, start, X, y[None], how, None, 1e-6, 1).layers)(layers)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from widthwise.experiments.sampler import forward
-from widthwise.experiments.training.tangent import kernel, tangent
+from widthwise.experiments.tangent import kernel, tangent
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.class_parts import class_parts
 from widthwise.labs.tools.classifier import cluster_classes, cross_entropy, train_network

@@ -153,7 +153,7 @@ def _on_sphere(net: MLP, seed, X):
 
     def one(index):
         layers = sample_parameters(net, network_key(seed, index))
-        return tangent_kernel(net, layers, *forward(net, layers, X))[0, 1:]
+        return tangent_kernel(net, layers, X)[0, 1:]
 
     return jax.vmap(one)(jnp.arange(NETWORKS))
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.experiments.training.tangent import added, gradient, kernel, outputs, scaled, tangent
+from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.observables import trained_kernel
 from widthwise.labs.base import Claim, Lab, Outcome

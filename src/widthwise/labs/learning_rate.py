@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from widthwise.criticality.learning_rates import equalise
 from widthwise.experiments.sampler import network_key, sample_parameters
-from widthwise.experiments.training.tangent import added, gradient, kernel, scaled, tangent
+from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP

@@ -14,7 +14,8 @@ import optax
 from matplotlib.collections import PolyCollection
 from matplotlib.pyplot import get_cmap
 
-from widthwise.experiments.sampler import Layer, forward
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import forward
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, MARKERS
@@ -42,7 +43,7 @@ def _draw(net: MLP, seed: int, count: int) -> list[list[Any]]:
     sizes = list(zip(itertools.pairwise(net.widths), net.C_b, net.C_W, strict=True))
 
     def one():
-        return [Layer(_normal(rng, C_W / n, (m, n)), _normal(rng, C_b, (m,))) for (n, m), C_b, C_W in sizes]
+        return [Weights(_normal(rng, C_W / n, (m, n)), _normal(rng, C_b, (m,))) for (n, m), C_b, C_W in sizes]
 
     return [one() for _ in range(count)]
 
@@ -52,7 +53,7 @@ def _normal(rng: np.random.Generator, variance: float, shape: tuple[int, ...]) -
 
 
 @partial(jax.jit, static_argnums=(0,))
-def _train(net: MLP, stacked: list[Layer], X, y) -> Any:
+def _train(net: MLP, stacked: list[Weights], X, y) -> Any:
     """Full-batch Adam on the squared error, every network by itself; the network comes first in every array."""
     optimiser = optax.adam(RATE)
 
@@ -99,7 +100,7 @@ def experiment(width: int, seed: int) -> Outcome:
     return Outcome(tuple(claims), curves)
 
 
-def _kinks(layers: list[Layer]) -> int:
+def _kinks(layers: list[Weights]) -> int:
     return linear_pieces_on_segment(layers, A, B).count - 1
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
 from widthwise.gaussian import expectation
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.gaussian.matrices import total_derivative
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.labs.tools.widths import extrapolated
@@ -75,7 +76,8 @@ def _shallow(width: int, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]]:
     net = network(width)
     th = theory(net, X, order=1, tensors=["K", "V"], layers="last")
     K, V = float(th["K"].values[-1, 0, 0]), float(th["V"].values[-1, 0, 0, 0, 0])
-    moment = net.C_W[-1] ** 2 * _fourth_moment(net, net.C_b[0] + net.C_W[0] * float(X[0] @ X[0]) / net.widths[0])
+    first = dense_kernel(net.C_b[0], net.C_W[0], float(X[0] @ X[0]) / net.widths[0])
+    moment = net.C_W[-1] ** 2 * _fourth_moment(net, first)
     size = NETWORKS // BLOCKS
     blocks = [np.stack(_observe(net, seed, block * size, size)) for block in range(BLOCKS)]
     kernels, gaussian, uniform = np.stack(blocks, axis=1)  # each (blocks, networks)

@@ -12,8 +12,9 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.decompositions import eigvalsh
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
-from widthwise.experiments.training.tangent import added, kernel, pull, tangent
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
@@ -63,7 +64,7 @@ def _train(net: MLP, neurons, seed, X, y, rate) -> Course:
         hidden, last = sample_parameters(net, key)
         signs = jax.random.rademacher(jax.random.fold_in(key, SIGNS), last.W.shape, dtype=X.dtype)
         used = jnp.arange(net.n) < neurons
-        start = [hidden, Layer(signs * used / jnp.sqrt(size), last.b)]
+        start = [hidden, Weights(signs * used / jnp.sqrt(size), last.b)]
 
         def step(_, layers):
             at = tangent(net, layers, X)

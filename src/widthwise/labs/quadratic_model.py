@@ -12,9 +12,10 @@ import numpy as np
 
 from widthwise.decompositions import eigh
 from widthwise.experiments.differentials import chain, move, move_twice
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.flows import flow
-from widthwise.experiments.training.tangent import kernel, outputs, tangent
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.network import MLP
@@ -114,7 +115,7 @@ def _real(net: MLP, seed) -> jax.Array:
     return jax.vmap(one)(jnp.arange(NETWORKS))
 
 
-def _by_kernels(net: MLP, layers: list[Layer]) -> tuple[jax.Array, jax.Array]:
+def _by_kernels(net: MLP, layers: list[Weights]) -> tuple[jax.Array, jax.Array]:
     """θ^F and θ^I at the test input through Ĥ and dĤ, which need no ψ (theory §8):
 
     z_x − Ĥ_xA Ĥ⁻¹e,  and  M[dĤ_xpq + dĤ_pxq] e_p e_q/(λ_p(λ_p+λ_q))  with M[T]_x = T_x − Ĥ_xA Ĥ⁻¹ T_A.

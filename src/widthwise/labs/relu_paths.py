@@ -131,7 +131,7 @@ def _log_variance(law: Any) -> float:
 def _tangent(net: MLP, seed, start, count: int):
     def one(index):
         layers = sample_parameters(net, network_key(seed, index))
-        return tangent_kernel(net, layers, *forward(net, layers, jnp.asarray(X)))
+        return tangent_kernel(net, layers, jnp.asarray(X))
 
     return jax.vmap(one)(start + jnp.arange(count))
 

@@ -1,7 +1,33 @@
-"""The network: widths, activation and per-layer hyperparameters, and the conventions people know them by."""
+"""Networks made of layers, their hyperparameters, the conventions people know them by, and training algorithms."""
 
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.inputs import check_inputs
-from widthwise.network.spec import MLP
+from widthwise.network.layered import Network, check_network
+from widthwise.network.layers.base import Layer, layer_kind, number, width
+from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network.mlp import MLP, plain, simplified
+from widthwise.network.reading import network_from_dict, network_from_json
 
-__all__ = ["MLP", "SGD", "Adam", "GradientDescent", "GradientFlow", "Momentum", "NewtonStep", "check_inputs"]
+__all__ = [
+    "MLP",
+    "SGD",
+    "Adam",
+    "Dense",
+    "Elementwise",
+    "GradientDescent",
+    "GradientFlow",
+    "Layer",
+    "Momentum",
+    "Network",
+    "NewtonStep",
+    "check_inputs",
+    "check_network",
+    "layer_kind",
+    "network_from_dict",
+    "network_from_json",
+    "number",
+    "plain",
+    "simplified",
+    "width",
+]

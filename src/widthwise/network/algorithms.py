@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from widthwise.errors import InvalidInput
+from widthwise.network.layers.base import register_pytree
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class NewtonStep:
     >>> NewtonStep()
     NewtonStep()
     """
+
+
+# Rates, times and steps are leaves: none of them is compiled in. The size of a batch is a shape.
+for _algorithm in (GradientFlow, GradientDescent, SGD, Momentum, Adam, NewtonStep):
+    register_pytree(_algorithm, [field.name for field in fields(_algorithm) if field.name != "batch_size"])
 
 
 def _positive(value: object, zero: bool = False) -> bool:

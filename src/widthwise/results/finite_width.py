@@ -28,12 +28,12 @@ def wanted_tensors(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
     """
     if tensors is not None:
         names = check_names(tensors, TENSORS)
-        check_existence(net.activation, tuple(name for name in names if name not in KERNELS))
+        check_existence(net.activations, tuple(name for name in names if name not in KERNELS))
         return names, ""
     found, reason = [], ""
     for name in TENSORS:
         try:
-            check_existence(net.activation, () if name == "K" else ("H1",) if name == "Theta" else (name,))
+            check_existence(net.activations, () if name == "K" else ("H1",) if name == "Theta" else (name,))
             found.append(name)
         except NotDifferentiable as error:
             reason = reason or str(error)

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import InvalidInput
-from widthwise.network import MLP
+from widthwise.network import Network, network_from_json
 from widthwise.version import __version__
 
 #: Dimensions of a covariance between outputs at test inputs.
@@ -65,7 +65,7 @@ MEANING |= {f"{name}_by_layer": f"{MEANING[name]}, part of one layer" for name i
 
 def label(
     variables: Mapping[str, tuple[tuple[str, ...], Any]],
-    net: MLP,
+    net: Network,
     coords: Mapping[Any, Any] | None = None,
     **attrs: Any,
 ) -> xr.Dataset:
@@ -88,7 +88,7 @@ def layer_coordinate(layers: tuple[int, ...]) -> xr.Coordinates:
     return xr.Coordinates({"layer": np.asarray(layers)})
 
 
-def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None) -> MLP:
+def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None) -> Network:
     """The network a Dataset was computed for; `activations` maps the names of your own activations to functions.
 
     >>> import widthwise as ww
@@ -98,4 +98,4 @@ def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None
     """
     if "network" not in dataset.attrs:
         raise InvalidInput("dataset", "a Dataset without the attribute 'network'", "one made by widthwise")
-    return MLP.from_json(dataset.attrs["network"], activations)
+    return network_from_json(dataset.attrs["network"], activations)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
+from widthwise.errors import AccuracyWarning, UnknownName
 from widthwise.flow.one_input.deep_flow import SCALES, SingleFlow, existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
-from widthwise.network import MLP
+from widthwise.network import MLP, Network, plain
 from widthwise.network.inputs import check_one_input
 from widthwise.results.finite_width import check_names
 from widthwise.results.labels import label, layer_coordinate
@@ -22,7 +22,7 @@ _NAMES = ("K", "Theta", *SCALES)
 _SCALE_TEXT = {(2, 0): "K²", (1, 0): "K", (1, 1): "KΘ", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)"}
 
 
-def single_input(net: MLP, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
+def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
     """K, Theta and every tensor of order 1/n over its natural scale, for one input and any depth (theory §2, §4, §5).
 
     Parameters
@@ -51,8 +51,7 @@ def single_input(net: MLP, x: Any, *, tensors: Sequence[str] | None = None, laye
     >>> float(ds["K"][0]), float(ds["log_K"][0] / np.log(2.0))
     (0.0, -1999.0)
     """
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    net = plain(net, "single_input")
     if layers not in ("all", "last"):
         raise UnknownName.of("layers", layers, ("all", "last"))
     wanted, with_theta = _wanted(net, tensors)
@@ -99,7 +98,7 @@ def _described(ds: xr.Dataset) -> xr.Dataset:
 def _wanted(net: MLP, tensors: Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
     """Tensors of order 1/n, and whether Θ is needed."""
     if tensors is None:
-        return existing(net.activation), net.activation.exists_at_one_input(1, 1)
+        return existing(*net.activations), all(sigma.exists_at_one_input(1, 1) for sigma in net.activations)
     names = check_names(tensors, _NAMES)
     wanted = tuple(name for name in SCALES if name in names)
     return wanted, "Theta" in names or any(SCALES[name][1] for name in wanted)

@@ -12,7 +12,7 @@ import xarray as xr
 from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs
+from widthwise.network import Network, check_inputs, check_network, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.finite_width import KERNELS, check_names, check_tolerance, finite_variables, wanted_tensors
 from widthwise.results.labels import label, layer_coordinate
@@ -22,7 +22,7 @@ WORTH_A_WARNING = 1e-9
 
 
 def theory(
-    net: MLP,
+    net: Network,
     X: Any,
     X2: Any = None,
     *,
@@ -62,8 +62,7 @@ def theory(
     >>> ww.theory(net, [[1.0, 0.0]], order=1, tensors=["V"])["V"].values.ravel().round(9).tolist()   # 5(l−1)K²
     [0.0, 5.0, 10.0]
     """
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    check_network(net)
     if isinstance(order, bool) or order not in (0, 1):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
     if layers not in ("all", "last"):
@@ -76,6 +75,7 @@ def theory(
             raise InvalidInput(
                 "X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together."
             )
+        net = plain(net, "theory(order=1)")
         names, missing = wanted_tensors(net, tensors)
     if set(names) <= set(KERNELS):
         variables, flow = _infinite(net, X, X2, names, layers, number, progress)
@@ -98,7 +98,7 @@ def theory(
     return label(variables, net, layer_coordinate(flow.layers), **details)
 
 
-def _infinite(net: MLP, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, bar: bool | None):
+def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, bar: bool | None):
     X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
     _check_size(net, X, X2, names, layers, number)
     with DelayedProgress("kernels", bar) as progress:
@@ -115,7 +115,7 @@ def _number_type(dtype: Any) -> np.dtype:
     raise InvalidInput("dtype", repr(dtype), "'float64' or 'float32'")
 
 
-def _check_size(net: MLP, X, X2, wanted, layers: str, number: np.dtype) -> None:
+def _check_size(net: Network, X, X2, wanted, layers: str, number: np.dtype) -> None:
     entries = len(X) * len(X if X2 is None else X2) * len(wanted)
     kept = 1 if layers == "last" else net.depth
     shape = f"{len(X)} × {len(X if X2 is None else X2)} entries, {len(wanted)} kernels, {kept} layers in {number}"

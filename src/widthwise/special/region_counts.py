@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.network.validation import check_integer, check_widths
@@ -76,10 +77,10 @@ def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
         raise InvalidInput("net", f"activation {net.activation.name}", "relu or leaky_relu")
     points = np.stack([check_one_input(a, net.widths[0], "a"), check_one_input(b, net.widths[0], "b")])
     share = 0.5 * (slopes[0] ** 2 + slopes[1] ** 2)
-    B, result = net.C_b[0] + net.C_W[0] * (points @ points.T) / net.widths[0], []
+    B, result = dense_kernel(net.C_b[0], net.C_W[0], points @ points.T / net.widths[0]), []
     for layer in range(1, net.depth):
         size = math.sqrt(B[0, 0] * B[1, 1])
         angle = math.acos(min(1.0, max(-1.0, B[0, 1] / size))) if size > 0.0 else 0.0
         result.append(net.widths[layer] * angle / math.pi)
-        B = net.C_b[layer] + net.C_W[layer] * share * B
+        B = dense_kernel(net.C_b[layer], net.C_W[layer], share * B)
     return np.array(result)

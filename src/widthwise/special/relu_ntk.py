@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_one_input
 from widthwise.results.theory import theory
@@ -53,7 +54,7 @@ def relu_ntk_moments(net: MLP, x: ArrayLike) -> NTKMoments:
     A_2, A_4 = slopes_at_zero(net)
     point = check_one_input(x, net.widths[0])
     size = float(point @ point) / net.widths[0]
-    G, H = net.C_b[0] + net.C_W[0] * size, net.lambda_b[0] + net.lambda_W[0] * size
+    G, H = dense_step(net.dense[0], size, 0.0)
     m, D, F, A, B = G * G, G * H, 0.0, H * H, 0.0
     means, seconds = [H], [A]
     for layer in range(1, net.depth):
@@ -67,7 +68,7 @@ def relu_ntk_moments(net: MLP, x: ArrayLike) -> NTKMoments:
         D = C_b * (lam_b + through) + C * A_2 * G * lam_b + C * lam * ss + C**2 * sT
         A = lam_b**2 + 2 * lam_b * through + lam**2 * ss + 2 * lam * C * sT + C**2 * TT
         F, B = C**2 * R, C**2 * Q
-        G, H = C_b + C * A_2 * G, lam_b + through
+        G, H = dense_step(net.dense[layer], A_2 * G, A_2 * H)
         means.append(H)
         seconds.append(A + 2 * B)
     return NTKMoments(np.array(means), np.array(seconds))

@@ -20,10 +20,10 @@ import numpy as np
 
 from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import Reference, pair_number, reference
-from widthwise.experiments.sampler import Layer, conditional_kernel
+from widthwise.experiments.sampler import Parameters, conditional_kernel
+from widthwise.experiments.tangent import Tangent, kernel, tangent
 from widthwise.experiments.training.linearised import linearised, response
-from widthwise.experiments.training.tangent import Tangent, kernel, tangent
-from widthwise.network import MLP
+from widthwise.network import MLP, Network
 
 #: Training and test inputs up to which `fluctuations` is used: its cost grows with the fourth power.
 QUIET_INPUTS = 8
@@ -60,7 +60,7 @@ class _Averages(NamedTuple):
     controls: Any
 
 
-def guide(net: MLP, X: np.ndarray, train: int, algorithm: Any) -> Guide:
+def guide(net: Network, X: np.ndarray, train: int, algorithm: Any) -> Guide:
     """Infinite width for the first `train` inputs of X as training inputs and the rest as tests.
 
     >>> from widthwise.network import GradientFlow
@@ -74,12 +74,12 @@ def guide(net: MLP, X: np.ndarray, train: int, algorithm: Any) -> Guide:
     return Guide(G, Theta[train:, :train] @ G, K, Theta, layers)
 
 
-def is_quiet(net: MLP, inputs: int) -> bool:
+def is_quiet(net: Network, inputs: int) -> bool:
     """Whether `fluctuations` is used for this network."""
-    return net.depth > 1 and inputs <= QUIET_INPUTS and min(net.widths[1:-1]) >= 2
+    return isinstance(net, MLP) and net.depth > 1 and inputs <= QUIET_INPUTS and min(net.widths[1:-1]) >= 2
 
 
-def observe(net: MLP, algorithm: Any, start: list[Layer], end: list[Layer], X, y, known: Guide) -> Observation:
+def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X, y, known: Guide) -> Observation:
     """What a network trained from `start` to `end` says. X: training inputs, then tests; y (i, a) on the first.
 
     Estimates: `first` of u (i, x), `second` of u u, `kernel` of Ĥ after training and `change` of what training adds
@@ -111,7 +111,9 @@ def _square_excess(z, averages: _Averages, known: Guide):
     return _outer(w, w) - same * expected[None, :, None, :]
 
 
-def _averages(net: MLP, algorithm: Any, layers: list[Layer], at: Tangent, H, X, train: int, known: Guide) -> _Averages:
+def _averages(
+    net: Network, algorithm: Any, layers: Parameters, at: Tangent, H, X, train: int, known: Guide
+) -> _Averages:
     if known.layers is None or not is_quiet(net, len(X)):
         G = conditional_kernel(net, at.incoming)
         return _Averages(G, H, G, known.k, jnp.zeros(0))

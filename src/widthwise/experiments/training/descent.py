@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from widthwise.experiments.sampler import Layer
+from widthwise.experiments.sampler import Parameters
+from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.experiments.training.flows import Trained
-from widthwise.experiments.training.tangent import gradient, outputs, rates
-from widthwise.network import MLP
+from widthwise.network import Network
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, Momentum
 
 Descent = GradientDescent | SGD | Momentum | Adam
@@ -28,18 +28,18 @@ class Memory(NamedTuple):
     second: Any
 
 
-def remember(algorithm: Descent, layers: list[Layer]) -> Memory:
+def remember(algorithm: Descent, layers: Parameters) -> Memory:
     """The memory at the start of training."""
     nothing = jax.tree.map(jnp.zeros_like, layers)
     first = nothing if isinstance(algorithm, Momentum | Adam) else None
     return Memory(first, nothing if isinstance(algorithm, Adam) else None)
 
 
-def update(algorithm: Descent, memory: Memory, slope: list[Layer], step) -> tuple[list[Layer], Memory]:
+def update(algorithm: Descent, memory: Memory, slope: Parameters, step) -> tuple[Parameters, Memory]:
     """The move in units of √λ that follows from a gradient in the same units, at step 0, 1, …
 
-    >>> start = [Layer(jnp.zeros((1, 1)), jnp.zeros(1))]
-    >>> slope = [Layer(jnp.full((1, 1), 3.0), jnp.full(1, -2.0))]
+    >>> start = [Weights(jnp.zeros((1, 1)), jnp.zeros(1))]
+    >>> slope = [Weights(jnp.full((1, 1), 3.0), jnp.full(1, -2.0))]
     >>> move, _ = update(Adam(0.1), remember(Adam(0.1), start), slope, 0)
     >>> round(float(move[0].W[0, 0]), 6), round(float(move[0].b[0]), 6)
     (-0.1, 0.1)
@@ -62,14 +62,14 @@ def update(algorithm: Descent, memory: Memory, slope: list[Layer], step) -> tupl
 
 
 class _State(NamedTuple):
-    layers: list[Layer]
+    layers: Parameters
     memory: Memory
     steps: Any
     passes: Any
     residual: Any
 
 
-def descend(net: MLP, layers: list[Layer], X, y, algorithm: Descent, key, tolerance, max_steps) -> Trained:
+def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tolerance, max_steps) -> Trained:
     """Train one network for the algorithm's steps, or until every |z − y| < tolerance when it names none.
 
     Convergence is looked at once per pass through the data, and `key` orders the inputs of each pass. y is (i, a).

@@ -12,13 +12,13 @@ import numpy as np
 
 from widthwise.devices import by_device
 from widthwise.experiments.initialisations import is_gaussian
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
+from widthwise.experiments.sampler import Parameters, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow
 from widthwise.experiments.training.moments import REMEMBERED, Sums, sums_of
 from widthwise.experiments.training.newton import newton_step
-from widthwise.network import MLP
+from widthwise.network import Network
 from widthwise.network.algorithms import GradientFlow, NewtonStep
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
@@ -31,7 +31,7 @@ ROOM = {"cpu": (1 << 23, 128), "gpu": (1 << 29, 4096)}
 class Ensemble:
     """What is trained, and how: X (inputs, features) are `train` training inputs and then tests, y (output, train)."""
 
-    net: MLP
+    net: Network
     algorithm: Any
     X: np.ndarray
     y: np.ndarray
@@ -44,7 +44,7 @@ class Ensemble:
     initialisation: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, net: MLP, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
+    def of(cls, net: Network, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
         joint = np.concatenate([X, X_test])
         known, batch = guide(net, joint, len(X), algorithm), batch or fitting_batch(net, len(joint), len(X_test))
         if not is_gaussian(how.get("initialisation") or ()):
@@ -61,7 +61,7 @@ class Ensemble:
         return [(start, min(start + self.batch, networks)) for start in range(0, networks, self.batch)]
 
 
-def fitting_batch(net: MLP, inputs: int, tests: int) -> int:
+def fitting_batch(net: Network, inputs: int, tests: int) -> int:
     """How many networks are trained side by side: a power of two that suits the caches or the accelerator's memory."""
     parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
     outputs, neurons = net.widths[-1], sum(net.widths[1:])
@@ -72,7 +72,7 @@ def fitting_batch(net: MLP, inputs: int, tests: int) -> int:
     return int(np.clip(2 ** np.floor(np.log2(max(room / held, 1.0))), 1, most))
 
 
-def train_one(net: MLP, algorithm: Any, layers: list[Layer], X, y, key, how: tuple[Any, Any, Any]) -> Trained:
+def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any]) -> Trained:
     """One network, trained; `how` is tolerance, accuracy and the largest number of steps."""
     tolerance, accuracy, max_steps = how
     if isinstance(algorithm, GradientFlow):
@@ -115,14 +115,14 @@ def _finite(rows: np.ndarray) -> Any:
     return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _draw(net: MLP, initialisation: tuple[str, ...] | None, seed, indices):
+@partial(jax.jit, static_argnums=1)
+def _draw(net: Network, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
     return jax.vmap(partial(sample_parameters, net, initialisation=initialisation))(keys), keys
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _train(net: MLP, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[Observation, Any, Any]:
+@jax.jit
+def _train(net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[Observation, Any, Any]:
     inputs = X[: y.shape[1]]
 
     def one(start, key):

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.decompositions import eigh
-from widthwise.experiments.sampler import Layer
-from widthwise.experiments.training.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
-from widthwise.network import MLP
+from widthwise.experiments.sampler import Parameters
+from widthwise.experiments.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
+from widthwise.network import Network
 
 #: First step in units of 1/λ_max of Ĥ, and the largest later ones as a fraction of the time gone by.
 FIRST, GROWTH = 0.25, 0.25
@@ -37,13 +37,13 @@ _SERIES = np.array([[(-1.0) ** j / factorial(j + k) for j in range(19)] for k in
 class Trained(NamedTuple):
     """Parameters at the end, steps taken, and whether training got where it should."""
 
-    layers: list[Layer]
+    layers: Parameters
     steps: Any
     converged: Any
 
 
 class _State(NamedTuple):
-    layers: list[Layer]
+    layers: Parameters
     time: Any
     step: Any
     first: Any
@@ -80,7 +80,7 @@ class _Linear(NamedTuple):
         return (self.vectors @ (function * turned)).reshape(error.shape)
 
 
-def _linear(net: MLP, layers: list[Layer], X, y) -> _Linear:
+def _linear(net: Network, layers: Parameters, X, y) -> _Linear:
     at = tangent(net, layers, X)
     values, vectors = eigh(kernel(at).reshape(y.size, y.size))
     return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
@@ -97,11 +97,11 @@ class _Exponential(NamedTuple):
     def of(cls, part: _Linear, h) -> _Exponential:
         return cls(part, h, phi(h * part.values))
 
-    def free(self, net: MLP) -> list[Layer]:
+    def free(self, net: Network) -> Parameters:
         """h φ_1(hA) f."""
         return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
 
-    def weighted(self, net: MLP, weights: dict[int, float], vector: list[Layer]) -> list[Layer]:
+    def weighted(self, net: Network, weights: dict[int, float], vector: Parameters) -> Parameters:
         """Σ_k w_k φ_k(hA) vector."""
         on_data = -self.h * sum((w * self.functions[k] for k, w in weights.items()), jnp.zeros_like(self.part.values))
         kept = sum(w / factorial(k) for k, w in weights.items())
@@ -109,7 +109,7 @@ class _Exponential(NamedTuple):
         return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, self.part.at, seen))
 
 
-def flow_step(net: MLP, layers: list[Layer], part: _Linear, X, y, h) -> tuple[list[Layer], Any, Any]:
+def flow_step(net: Network, layers: Parameters, part: _Linear, X, y, h) -> tuple[Parameters, Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
     over_half, over_all = _Exponential.of(part, h / 2), _Exponential.of(part, h)
 
@@ -132,7 +132,7 @@ def flow_step(net: MLP, layers: list[Layer], part: _Linear, X, y, h) -> tuple[li
     return move, h * length(net, wrong), error
 
 
-def flow(net: MLP, layers: list[Layer], X, y, time: float | None, tolerance, accuracy, max_steps) -> Trained:
+def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, accuracy, max_steps) -> Trained:
     """Gradient flow for a time, or until every |z − y| < tolerance when the time is None.
 
     Parameters

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from widthwise.decompositions import eigh
-from widthwise.experiments.sampler import Layer
-from widthwise.experiments.training.tangent import Tangent, kernel, pull, restricted, tangent
-from widthwise.network import MLP
+from widthwise.experiments.sampler import Parameters
+from widthwise.experiments.tangent import Tangent, kernel, pull, restricted, tangent
+from widthwise.network import Network
 from widthwise.network.algorithms import GradientDescent, GradientFlow
 
 #: Eigenvalues of the training kernel below this fraction of the largest are raised to it.
@@ -49,7 +49,7 @@ def response(H, algorithm: Any):
     return (vectors * (reached / values)) @ vectors.T
 
 
-def linearised(net: MLP, algorithm: Any, layers: list[Layer], at: Tangent, H, X, y) -> Linearised:
+def linearised(net: Network, algorithm: Any, layers: Parameters, at: Tangent, H, X, y) -> Linearised:
     """The parts above for one network at `layers`, where it has tangent `at` and kernel Ĥ on X; y (i, a)."""
     train = y.shape[1]
     H_AA = H[:, :train, :, :train]

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from widthwise.decompositions import eigh
-from widthwise.experiments.sampler import Layer
+from widthwise.experiments.sampler import Parameters
+from widthwise.experiments.tangent import added, kernel, outputs, pull, tangent
 from widthwise.experiments.training.flows import Trained
-from widthwise.experiments.training.tangent import added, kernel, outputs, pull, tangent
-from widthwise.network import MLP
+from widthwise.network import Network
 
 
-def newton_step(net: MLP, layers: list[Layer], X, y, tolerance, max_steps) -> Trained:
+def newton_step(net: Network, layers: Parameters, X, y, tolerance, max_steps) -> Trained:
     """θ − λJᵀa with J at the start and the a that solves z(θ − λJᵀa) = y, found by a → a + Ĥ⁻¹(z − y). y is (i, a).
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters

@@ -21,7 +21,7 @@ from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import BLOCKS, Sums, estimates, merged
 from widthwise.experiments.training.saving import SavedSums
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs
+from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
@@ -38,7 +38,7 @@ NOISY = 0.5
 
 
 def train(
-    net: MLP,
+    net: Network,
     X_train: Any,
     y_train: Any,
     X_test: Any,
@@ -86,15 +86,14 @@ def train(
     >>> bool(abs(t["mean"] - p["mean"]) < 4 * t["mean_se"]), t.attrs["unconverged"]
     (True, 0)
     """
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    net = simplified(net)
     X = check_inputs(X_train, net.widths[0], "X_train")
     y = check_targets(y_train, len(X), net.widths[-1]).T
     X_test = check_inputs(X_test, net.widths[0], "X_test")
     algorithm = _check_algorithm(algorithm, len(X))
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
-    if net.depth > 1:
-        require_derivatives(net.activation, 1, "training")
+    for sigma in net.activations:
+        require_derivatives(sigma, 1, "training")
     _require_room(net, len(X_test))
     tolerance = _check_tolerance(tolerance)
     if max_steps is None:
@@ -243,7 +242,7 @@ def _check_tolerance(tolerance: Any) -> float:
     return value
 
 
-def _require_room(net: MLP, tests: int) -> None:
+def _require_room(net: Network, tests: int) -> None:
     """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
     entries = (net.widths[-1] * tests) ** 2
     require_memory(

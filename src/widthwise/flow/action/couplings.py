@@ -22,7 +22,7 @@ from widthwise.flow.action.quartic_action import Action, action_from_correlators
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs
+from widthwise.network import MLP, check_inputs, plain
 from widthwise.network.inputs import real_array
 from widthwise.network.validation import check_integer
 
@@ -179,8 +179,7 @@ def couplings(
     >>> round(float(c.quadratic[0, 0]), 9), round(c.four_point((0, 0, 0, 0), (0, 0, 0, 0)), 9)
     (0.575, 1.2)
     """
-    if not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP")
+    net = plain(net, "couplings")
     X = check_inputs(X, net.widths[0])
     layer = net.depth if layer is None else check_count(layer, net.depth, "layer", "the depth of the network")
     width = net.widths[layer]

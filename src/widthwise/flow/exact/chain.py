@@ -43,13 +43,14 @@ def kernel_laws(
     K (L,), the kernels at infinite width, set the spacings; they are computed unless given.
     """
     laws = [KernelLaw.certain(net.C_b[0], net.C_W[0], float(x @ x) / net.widths[0])]
-    steps, error = _Steps(net.activation, TwoValues.of(net.activation), resolution), 0.0
+    steps = {sigma: _Steps(sigma, TwoValues.of(sigma), resolution) for sigma in dict.fromkeys(net.activations)}
+    error = 0.0
     if K is None:
         K = diagonal_flow(net, x[None, :], with_theta=False).K[:, 0]
     deviations = _deviations(net, K[:-1], resolution)
     for layer in range(1, net.depth):
         to_output = layer + 1 == net.depth
-        law, defect = steps.advance(
+        law, defect = steps[net.activations[layer - 1]].advance(
             laws[-1],
             KernelLaw.certain(net.C_b[layer], net.C_W[layer], 0.0),
             net.widths[layer],
@@ -64,9 +65,11 @@ def kernel_laws(
 def _deviations(net: MLP, K: np.ndarray, resolution: Resolution) -> np.ndarray:
     """Standard deviation of log m over the neurons of layers 1 … L−1, at the kernels of infinite width; 0 if none."""
     result = np.zeros(len(K))
-    alive = K > 0.0
-    if alive.any():
-        neuron = Neuron.at(net.activation, K[alive], resolution=resolution)
+    for sigma in dict.fromkeys(net.activations):
+        alive = (K > 0.0) & np.array([other == sigma for other in net.activations])
+        if not alive.any():
+            continue
+        neuron = Neuron.at(sigma, K[alive], resolution=resolution)
         spread = np.sqrt(neuron.variance / np.asarray(net.widths[1:-1])[alive])
         result[alive] = np.divide(spread, neuron.mean, out=np.zeros(len(spread)), where=neuron.mean > 0.0)
     return result

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from widthwise.activations.closed_forms import MonomialForm
 from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import on, read
+from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP, check_inputs
 
 NAMES = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
@@ -48,7 +49,7 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     check_linear(net)
     inputs = check_inputs(X, net.widths[0])
     gram = inputs @ inputs.T / net.widths[0]
-    K, Theta = net.C_b[0] + net.C_W[0] * gram, net.lambda_b[0] + net.lambda_W[0] * gram
+    K, Theta = dense_step(net.dense[0], gram, 0.0)
     moments: Moments = {name: np.zeros((len(gram),) * 4) for name in NAMES}
     moments |= {"V": _product(K, K), "D": _product(K, Theta), "A": _product(Theta, Theta)}
     kernels, tensors = [(K, Theta)], [_tabulated(moments, K, Theta, net.widths[0])]
@@ -94,11 +95,11 @@ class _Step:
         self.C_b, self.C, self.lam_b, self.lam = (
             values[layer] for values in (net.C_b, net.C_W, net.lambda_b, net.lambda_W)
         )
-        self.K, self.Theta = K, Theta
+        self.dense, self.K, self.Theta = net.dense[layer], K, Theta
 
     def kernels(self) -> tuple[np.ndarray, np.ndarray]:
         """K' = C_b + C_W K, Θ' = λ_b + λ_W K + C_W Θ (theory §2, exact here)."""
-        return self.C_b + self.C * self.K, self.lam_b + self.lam * self.K + self.C * self.Theta
+        return dense_step(self.dense, self.K, self.Theta)
 
     def apply(self, t: Moments) -> Moments:
         return self._kernel_moments(t) | self._differentials(t)

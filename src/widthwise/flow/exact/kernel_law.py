@@ -10,6 +10,7 @@ from scipy.interpolate import BSpline
 
 from widthwise.errors import DivergentMoment
 from widthwise.flow.exact.lattice import HALF, MARGIN, ORDER, prefilter
+from widthwise.gaussian.kernel_rules import dense_kernel
 
 #: A moment is out of reach when its integrand has not fallen to this share of its largest value where the upper tail
 #: falls below the smallest weights that the chain keeps with certainty.
@@ -51,7 +52,7 @@ class KernelLaw:
     @property
     def atom_kernels(self) -> np.ndarray:
         """Values of Ĝ that have a mass."""
-        return self.C_b + self.C_W * self.atoms
+        return dense_kernel(self.C_b, self.C_W, self.atoms)
 
     @property
     def dead(self) -> float:

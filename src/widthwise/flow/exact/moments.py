@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact.gamma import slopes_of
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 
@@ -29,7 +30,7 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
     if order != int(order) or order < 0:
         raise InvalidInput("order", repr(order), "a non-negative whole number")
     point = check_one_input(x, net.widths[0])
-    now = (net.C_b[0] + net.C_W[0] * float(point @ point) / net.widths[0]) ** np.arange(order + 1.0)
+    now = dense_kernel(net.C_b[0], net.C_W[0], float(point @ point) / net.widths[0]) ** np.arange(order + 1.0)
     kept = [now]
     for layer in range(1, net.depth):
         with np.errstate(over="ignore"):

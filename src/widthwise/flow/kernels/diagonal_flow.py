@@ -4,54 +4,99 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.activations import Activation
+from widthwise.flow.kernels.equal_layers import Run, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import InputTables
-from widthwise.flow.kernels.layer_step import Hyper, first_layer, next_layer
-from widthwise.network import MLP
+from widthwise.gaussian.kernel_rules import Pair, kernel_rule
+from widthwise.gaussian.matrices import closed_pair
+from widthwise.network import Network
 
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Every input with itself: K and Θ (layers, inputs); for the generic route, the tables below each layer."""
+    """Every input with itself: K and Θ (layers, inputs).
+
+    `entering` is K at the entrance of every kind of layer: run by run, place by place (blocks, inputs), on the closed
+    route; layer by layer (inputs,) on the generic one, where `tables` holds what series need, by position.
+    """
 
     K: np.ndarray
     Theta: np.ndarray
-    tables: list[InputTables]
+    entering: Any
+    tables: dict[int, InputTables]
     error: float
 
 
-def diagonal_flow(net: MLP, X: np.ndarray, with_theta: bool = True) -> Diagonal:
+def is_closed(net: Network) -> bool:
+    """Whether every activation has a closed form."""
+    return all(sigma.closed is not None for sigma in net.activations)
+
+
+def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diagonal:
     """K_aa and Θ_aa at every layer, in float64."""
-    hyper, gram = Hyper.of(net), np.einsum("ai,ai->a", X, X) / net.widths[0]
-    if net.activation.closed is not None:
-        K, Theta = _closed_diagonal(net.activation.closed, with_theta, hyper, gram)
-        return Diagonal(np.asarray(K), np.asarray(Theta), [], 1e-15)
-    orders = (0, 1) if with_theta else (0,)
-    K, Theta = first_layer(hyper[0], gram)
-    flow, tables, error = [(K, Theta)], [], 0.0
-    for layer in range(1, net.depth):
-        tables.append(InputTables(net.activation, K))
-        made = [tables[-1].get(order) for order in orders]
-        error = max([error, *(float(np.max(t.norm_error / np.maximum(t.norm, 1e-300))) for t in made)])
-        values, *slopes = [table.norm for table in made]
-        K, Theta = next_layer(hyper[layer], values, slopes[0] if slopes else 0.0, Theta)
-        flow.append((K, Theta))
-    Ks, Thetas = (np.stack(column) for column in zip(*flow, strict=True))
-    return Diagonal(Ks, Thetas, tables, error)
+    gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    if is_closed(net):
+        K, Theta, entering = _closed_diagonal(runs_of(net.layers), gram, with_theta)
+        return Diagonal(np.asarray(K), np.asarray(Theta), jax.tree.map(np.asarray, entering), {}, 1e-15)
+    K, Theta, kept, entering, tables = gram, np.zeros_like(gram), [], [], {}
+    for position, layer in enumerate(net.layers):
+        entering.append(K)
+        norms = _Norms(K, with_theta)
+        K, Theta = kernel_rule(layer, Pair(K, K, K, Theta, norms))
+        tables |= {position: norms.tables} if norms.tables else {}
+        if layer.numbered:
+            kept.append((K, np.broadcast_to(Theta, K.shape)))
+    Ks, Thetas = (np.stack(column) for column in zip(*kept, strict=True))
+    error = max((made.error(with_theta) for made in tables.values()), default=0.0)
+    return Diagonal(Ks, Thetas, entering, tables, error)
 
 
-@partial(jax.jit, static_argnames=("closed", "with_theta"))
-def _closed_diagonal(closed, with_theta: bool, hyper: Hyper, gram):
-    def step(kernels, hyper):
+class _Norms:
+    """⟨σ^(p)²⟩ of every input, from tables that are kept."""
+
+    def __init__(self, K: np.ndarray, with_theta: bool):
+        self.K, self.with_theta = K, with_theta
+        self.tables: InputTables | None = None
+
+    def __call__(self, activation: Activation, p: int) -> Any:
+        if p and not self.with_theta:
+            return 0.0
+        if activation.closed is not None:
+            return np.asarray(closed_pair(activation.closed, p, p, self.K, self.K, self.K))
+        self.tables = self.tables or InputTables(activation, self.K)
+        return self.tables.get(p).norm
+
+
+@partial(jax.jit, static_argnames="with_theta")
+def _closed_diagonal(runs: tuple[Run, ...], gram, with_theta: bool):
+    def step(kernels, block):
         K, Theta = kernels
-        slopes = closed.pair(1, 1, K, K, K) if with_theta else 0.0
-        kernels = next_layer(hyper, closed.pair(0, 0, K, K, K), slopes, Theta)
-        return kernels, kernels
+        entering = []
+        for layer in block:
+            entering.append(K)
+            K, Theta = kernel_rule(layer, closed_pair_of(K, K, K, Theta, with_theta))
+        return (K, Theta), ((K, Theta), entering)
 
-    start = first_layer(hyper[0], gram)
-    _, above = jax.lax.scan(step, start, hyper[1:])
-    return [jnp.concatenate([first[None], rest]) for first, rest in zip(start, above, strict=True)]
+    kernels, kept, entering = (gram, jnp.zeros_like(gram)), [], []
+    for run in runs:
+        kernels, (passed, entered) = over_equal(step, kernels, run)
+        kept.append(passed)
+        entering.append(entered)
+    K, Theta = (jnp.concatenate(column) for column in zip(*kept, strict=True))
+    return K, Theta, entering
+
+
+def closed_pair_of(K_aa, K_ab, K_bb, Theta, with_theta: bool) -> Pair:
+    """A pair whose expectations are closed forms; without Θ, none of σ'."""
+
+    def mean(activation: Activation, p: int) -> Any:
+        assert activation.closed is not None
+        return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else jnp.zeros_like(K_ab)
+
+    return Pair(K_aa, K_ab, K_bb, Theta, mean)

@@ -18,9 +18,9 @@ import numpy as np
 
 from widthwise.activations import require_derivatives
 from widthwise.errors import NotDifferentiable
-from widthwise.flow.kernels.diagonal_flow import diagonal_flow
+from widthwise.flow.kernels.diagonal_flow import diagonal_flow, is_closed
 from widthwise.flow.kernels.kernel_tiles import ClosedTiles, SeriesTiles
-from widthwise.network import MLP
+from widthwise.network import Network
 
 #: Inputs along one side of a tile.
 TILE = 384
@@ -39,21 +39,21 @@ class KernelFlow:
     error: float
 
 
-def check_differentiable(net: MLP) -> None:
+def check_differentiable(net: Network) -> None:
     """Θ needs ⟨σ'σ'⟩ at one input: refuse activations without it, and undeclared kinks."""
-    if net.depth > 1:
-        require_derivatives(net.activation, 1, "Theta")
-        if not net.activation.exists_at_one_input(1, 1):
+    for sigma in dict.fromkeys(net.activations):
+        require_derivatives(sigma, 1, "Theta")
+        if not sigma.exists_at_one_input(1, 1):
             raise NotDifferentiable(
                 "activation",
-                f"{net.activation.name}, which jumps at z = {net.activation.kinks[0]:g}",
+                f"{sigma.name}, which jumps at z = {sigma.kinks[0]:g}",
                 "a continuous activation: Theta needs ⟨σ'σ'⟩, and the square of a δ-function has no expectation",
                 "Ask for K alone with tensors=['K'], or use a steep erf or sigmoid.",
             )
 
 
 def kernel_flow(
-    net: MLP,
+    net: Network,
     X: np.ndarray,
     X2: np.ndarray | None = None,
     *,
@@ -70,7 +70,7 @@ def kernel_flow(
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     shape = (len(layers), len(X), len(X if X2 is None else X2))
     targets = [np.empty(shape, dtype) for _ in range(1 + with_theta)]
-    make = ClosedTiles if net.activation.closed is not None else SeriesTiles
+    make = ClosedTiles if is_closed(net) else SeriesTiles
     tiles = make(net, rows, columns, with_theta, last_only, np.dtype(dtype))
 
     def fill(a: slice, b: slice) -> None:

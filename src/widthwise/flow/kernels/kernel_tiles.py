@@ -3,76 +3,97 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.flow.kernels.diagonal_flow import Diagonal
+from widthwise.activations import Activation
+from widthwise.flow.kernels.diagonal_flow import Diagonal, closed_pair_of
+from widthwise.flow.kernels.equal_layers import Run, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import LayerSeries
-from widthwise.flow.kernels.layer_step import Hyper, first_layer, next_layer
-from widthwise.network import MLP
+from widthwise.gaussian.kernel_rules import Pair, kernel_rule
+from widthwise.gaussian.matrices import closed_pair
+from widthwise.network import Network
 
 
 class ClosedTiles:
-    """All layers of a tile in one compiled loop, by the activation's closed form."""
+    """All layers of a tile in one compiled program, by closed forms."""
 
     route, error = "closed form", 1e-14
 
-    def __init__(self, net: MLP, rows: Diagonal, columns: Diagonal, with_theta: bool, last_only: bool, dtype):
-        self.closed, self.hyper = net.activation.closed, Hyper.of(net)
-        self.rows, self.columns = rows, columns
+    def __init__(self, net: Network, rows: Diagonal, columns: Diagonal, with_theta: bool, last_only: bool, dtype):
+        self.runs = runs_of(net.layers, dtype)
+        self.rows, self.columns = rows.entering, columns.entering
         self.options = {"with_theta": with_theta, "last_only": last_only}
         self.dtype = dtype
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        arrays = (gram, self.rows.K[:, a], self.columns.K[:, b])
-        arrays = [array.astype(self.dtype) for array in arrays]
-        hyper = jax.tree.map(lambda value: value.astype(self.dtype), self.hyper)
-        return [np.asarray(block) for block in _closed_tile(self.closed, hyper, *arrays, **self.options)]
+        variances = (_part(self.rows, a, self.dtype), _part(self.columns, b, self.dtype))
+        return [
+            np.asarray(block) for block in _closed_tile(self.runs, gram.astype(self.dtype), *variances, **self.options)
+        ]
 
 
-@partial(jax.jit, static_argnames=("closed", "with_theta", "last_only"))
-def _closed_tile(closed, hyper: Hyper, gram, K_aa, K_bb, with_theta: bool, last_only: bool):
-    def step(kernels, layer):
-        hyper, a, b = layer
+def _part(entering: Any, some: slice, dtype) -> Any:
+    return jax.tree.map(lambda K: K[:, some].astype(dtype, copy=False), entering)
+
+
+@partial(jax.jit, static_argnames=("with_theta", "last_only"))
+def _closed_tile(runs: tuple[Run, ...], gram, K_aa, K_bb, with_theta: bool, last_only: bool):
+    def step(kernels, entrance):
         K, Theta = kernels
-        values = closed.pair(0, 0, a[:, None], K, b[None, :])
-        slopes = closed.pair(1, 1, a[:, None], K, b[None, :]) if with_theta else jnp.zeros_like(K)
-        K, Theta = next_layer(hyper, values, slopes, Theta)
+        for layer, a, b in zip(*entrance, strict=True):
+            K, Theta = kernel_rule(layer, closed_pair_of(a[:, None], K, b[None, :], Theta, with_theta))
         return (K, Theta), () if last_only else (K, Theta)
 
-    kernels = first_layer(hyper[0], gram)
-    last, passed = jax.lax.scan(step, kernels, (hyper[1:], K_aa[:-1], K_bb[:-1]))
+    kernels, kept = (gram, jnp.zeros_like(gram)), []
+    for run in zip(runs, K_aa, K_bb, strict=True):
+        kernels, passed = over_equal(step, kernels, run)
+        kept.append(passed)
     if last_only:
-        return [kernel[None] for kernel in last][: 1 + with_theta]
-    return [jnp.concatenate([k[None], p]) for k, p in zip(kernels, passed, strict=True)][: 1 + with_theta]
+        return [kernel[None] for kernel in kernels][: 1 + with_theta]
+    return [jnp.concatenate(column) for column in zip(*kept, strict=True)][: 1 + with_theta]
 
 
 class SeriesTiles:
-    """Layer by layer, by Hermite series, with quadrature for the pairs that the series does not reach."""
+    """Layer by layer, by closed form or Hermite series; quadrature for the pairs that the series does not reach."""
 
-    def __init__(self, net: MLP, rows: Diagonal, columns: Diagonal, with_theta: bool, last_only: bool, dtype):
-        self.hyper, self.dtype = Hyper.of(net), dtype
-        self.orders, self.last_only = (0, 1) if with_theta else (0,), last_only
-        self.steps = [LayerSeries(a, b) for a, b in zip(rows.tables, columns.tables, strict=True)]
+    def __init__(self, net: Network, rows: Diagonal, columns: Diagonal, with_theta: bool, last_only: bool, dtype):
+        self.net, self.dtype, self.rows, self.columns = net, dtype, rows, columns
+        self.with_theta, self.last_only = with_theta, last_only
+        self.series = {
+            position: LayerSeries(rows.tables[position], columns.tables[position]) for position in rows.tables
+        }
 
     @property
     def error(self) -> float:
-        return max((step.error for step in self.steps), default=0.0)
+        return max((step.error for step in self.series.values()), default=0.0)
 
     @property
     def route(self) -> str:
-        used = {route for step in self.steps for route in step.routes}
+        used = {route for step in self.series.values() for route in step.routes}
+        if any(sigma.closed is not None for sigma in self.net.activations):
+            used.add("closed form")
         return " and ".join(sorted(used)) or "input layer only"
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        K, Theta = first_layer(self.hyper[0], gram)
-        kept = [(K, Theta)]
-        for layer, step in enumerate(self.steps, start=1):
-            values, *slopes = step.expectations(self.orders, K, a, b)
-            K, Theta = next_layer(self.hyper[layer], values, slopes[0] if slopes else 0.0, Theta)
-            kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
+        K, Theta, kept = gram, np.zeros_like(gram), []
+        for position, layer in enumerate(self.net.layers):
+            K_aa, K_bb = self.rows.entering[position][a, None], self.columns.entering[position][None, b]
+            mean = partial(self._mean, position, (K_aa, K, K_bb), a, b)
+            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, mean))
+            if layer.numbered:
+                kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
         return [np.stack(column).astype(self.dtype, copy=False) for column in zip(*kept, strict=True)][
-            : len(self.orders)
+            : 1 + self.with_theta
         ]
+
+    def _mean(self, position: int, kernels: tuple[Any, Any, Any], a: slice, b: slice, activation: Activation, p: int):
+        """⟨σ^(p)_a σ^(p)_b⟩ of a tile at the entrance of a layer."""
+        if p and not self.with_theta:
+            return 0.0
+        if activation.closed is not None:
+            return np.asarray(closed_pair(activation.closed, p, p, *kernels))
+        return self.series[position].expectation(p, kernels[1], a, b)

@@ -29,6 +29,11 @@ class InputTables:
                 self.made[order, terms] = table(self.activation, order, self.K, terms)
             return self.made[order, terms]
 
+    def error(self, with_slopes: bool) -> float:
+        """Of ⟨σ²⟩ and ⟨σ'²⟩, relative to them."""
+        used = [self.get(order) for order in ((0, 1) if with_slopes else (0,))]
+        return max(float(np.max(table.norm_error / np.maximum(table.norm, 1e-300))) for table in used)
+
 
 @dataclass
 class LayerSeries:
@@ -39,8 +44,8 @@ class LayerSeries:
     error: float = 0.0
     routes: set[str] = field(default_factory=set)
 
-    def expectations(self, orders: tuple[int, ...], K_ab: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        """⟨σ^(p)_a σ^(p)_b⟩ for the tile of inputs a × b, one array for each order p.
+    def expectation(self, order: int, K_ab: np.ndarray, a: slice, b: slice) -> np.ndarray:
+        """⟨σ^(p)_a σ^(p)_b⟩ for the tile of inputs a × b, p = `order`.
 
         When rows and columns are the same inputs, entries of an input with itself are left to the caller.
         """
@@ -48,8 +53,7 @@ class LayerSeries:
         if self.rows is self.columns:
             same = np.arange(max(a.start, b.start), min(a.stop, b.stop))
             rho[same - a.start, same - b.start] = 0.0
-        largest = float(np.abs(rho).max(initial=0.0))
-        return [self._one_order(order, K_ab, rho, largest, a, b) for order in orders]
+        return self._one_order(order, K_ab, rho, float(np.abs(rho).max(initial=0.0)), a, b)
 
     def _one_order(self, order: int, K_ab, rho, largest: float, a: slice, b: slice) -> np.ndarray:
         f, g, terms, bound = self._enough_terms(order, largest, a, b)

@@ -8,6 +8,7 @@ layer in units of its K and Θ and the activation in units of √⟨σ²⟩, han
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +20,9 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.activations.closed_forms import homogeneous
+from widthwise.errors import InvalidInput
+from widthwise.flow.kernels.hyper import Hyper
 from widthwise.flow.kernels.kernel_flow import check_differentiable
-from widthwise.flow.kernels.layer_step import Hyper
 from widthwise.flow.one_input.scaled_numbers import Scaled, plus, ratio, scaled, times, value_of
 from widthwise.flow.one_input.single_expectations import (
     Ladder,
@@ -33,7 +35,7 @@ from widthwise.flow.one_input.single_expectations import (
 from widthwise.flow.one_input.single_kernels import KernelSteps, gram_of, homogeneous_kernels, quadrature_kernels
 from widthwise.flow.tensors.legs import Legs
 from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, required
+from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, finite_flow, required
 from widthwise.flow.tensors.tensor_rules import READS, RULES, Layer
 from widthwise.network import MLP
 
@@ -57,15 +59,15 @@ class SingleFlow:
     error: float
 
 
-def existing(activation: Activation) -> tuple[str, ...]:
-    """The tensors that exist for an activation at one input (theory §1, Kinks).
+def existing(*activations: Activation) -> tuple[str, ...]:
+    """The tensors that exist for all activations at one input (theory §1, Kinks).
 
     >>> from widthwise.activations import resolve
     >>> existing(resolve("step")), existing(resolve("relu"))
     (('V', 'G1'), ('V', 'D', 'A', 'B', 'F', 'G1', 'H1'))
     """
     names = (*RULES, *MEANS)
-    reach = activation.first_jump
+    reach = min((sigma.first_jump for sigma in activations), default=math.inf)
     good = {name for name in names if max((1 if name == "H1" else 0, *(max(r) for r in READS.get(name, ())))) <= reach}
     return tuple(name for name in names if set(required((name,))) <= good)
 
@@ -77,9 +79,11 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     >>> flow.ratios["V"].tolist(), value_of(flow.Theta).tolist()
     ([0.0, 2.0, 4.0], [1.0, 2.0, 3.0])
     """
-    check_existence(net.activation, wanted)
+    check_existence(net.activations, wanted)
     if with_theta:
         check_differentiable(net)
+    if len(set(net.activations)) > 1:
+        return _mixed_flow(net, x, wanted, with_theta)
     hyper, gram = Hyper.of(net), gram_of(x)
     slopes = homogeneous(net.activation.closed)
     carried = required(wanted)
@@ -95,6 +99,25 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     Theta = _theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
     ratios = _ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
     return SingleFlow(steps.K, Theta, {name: ratios[name] for name in wanted}, route, error)
+
+
+def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
+    """The same from the recursion of tensors, for layers with different activations: no deeper than float64 reaches."""
+    flow = finite_flow(net, x[None], wanted, with_theta=with_theta)
+    K, Theta = flow.K[:, 0, 0], flow.Theta[:, 0, 0]
+    if not np.all(np.isfinite(K)) or not np.all(K[:-1] > 0.0):
+        raise InvalidInput(
+            "net",
+            "kernels of mixed activations that vanish or overflow on the way",
+            "kernels of a size that float64 holds",
+            "Take C_W and C_b nearer to criticality, or fewer layers.",
+        )
+    ratios = {}
+    for name in wanted:
+        i, j = SCALES[name]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios[name] = flow.tensors[name].reshape(net.depth) / (K**i * Theta**j)
+    return SingleFlow(scaled(K), scaled(Theta) if with_theta else None, ratios, flow.route, flow.error)
 
 
 def _table(rungs: Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.errors import BadActivation, DivergentMoment, InvalidInput
-from widthwise.flow.kernels.layer_step import Hyper
+from widthwise.flow.kernels.hyper import Hyper
 from widthwise.flow.one_input.scaled_numbers import Scaled, log_of, plus, scaled, times, to_float, value_of
 from widthwise.flow.one_input.single_expectations import HIGHEST_BAND, SMALLEST_SHIFTED, Ladder, ladder
 

@@ -92,13 +92,14 @@ class QuadrupleFlow:
         self.inputs, self.carried = len(X), tuple(name for name in required(wanted) if name in RULES)
         self.K, self.Theta, self.pair_error = kernels.K[-1], kernels.Theta[-1], kernels.error
         self.compiled = self.inputs >= COMPILE_FROM
-        self.series = [PlaneSeries(net.activation, K, PLACED, tolerance, keep=True) for K in kernels.K[:-1]]
+        at = list(zip(net.activations, kernels.K[:-1], strict=True))
+        self.series = [PlaneSeries(sigma, K, PLACED, tolerance, keep=True) for sigma, K in at]
         self.possible = all(series.possible for series in self.series)
         self.steps: list[_Step] = []
         means = {name: np.zeros_like(self.K) for name in ("G1", "H1")}
         if self.possible:
-            for K in kernels.K[:-1]:
-                check_fourth_moments(net.activation, K, max(map(max, FAMILIES)))
+            for sigma, K in at:
+                check_fourth_moments(sigma, K, max(map(max, FAMILIES)))
             means = self._build(net, kernels.K, kernels.Theta, means)
         self.G1, self.H1 = means["G1"], means["H1"]
 
@@ -107,7 +108,7 @@ class QuadrupleFlow:
         faces = no_faces(self.inputs)
         for layer, series in enumerate(self.series, 1):
             known: Known = {}
-            sigma, slope = (legs(net.activation, p, K[layer - 1], True, known) for p in (0, 1))
+            sigma, slope = (legs(net.activations[layer - 1], p, K[layer - 1], True, known) for p in (0, 1))
             self.pair_error = max(self.pair_error, sigma.error, slope.error)
             ratio = net.widths[layer] / net.widths[layer - 1]
             made = Layer(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from widthwise.flow.tensors.legs import Known, Legs, legs
 from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
 from widthwise.flow.tensors.tensor_rules import NEEDS, READS, RULES, Layer
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
-from widthwise.network import MLP
+from widthwise.network import MLP, Network, plain
 
 #: Below this many inputs numpy is quicker than compiling.
 COMPILE_FROM = 24
@@ -57,9 +58,9 @@ def required(wanted: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in (*RULES, *MEANS) if name in needed)
 
 
-def check_existence(activation: Activation, wanted: tuple[str, ...]) -> None:
+def check_existence(activations: Iterable[Activation], wanted: tuple[str, ...]) -> None:
     """Refuse tensors that need a derivative which is a δ-function at a coinciding input (theory §1, Kinks)."""
-    for name in required(wanted):
+    for activation, name in product(dict.fromkeys(activations), required(wanted)):
         # the step of H1 reads Θ, which needs ⟨σ'σ'⟩
         orders = [max(read) for read in READS.get(name, ())] or [1 if name == "H1" else 0]
         require_derivatives(activation, max(orders), name)
@@ -68,7 +69,7 @@ def check_existence(activation: Activation, wanted: tuple[str, ...]) -> None:
 
 
 def finite_flow(
-    net: MLP,
+    net: Network,
     X: np.ndarray,
     wanted: tuple[str, ...] = (*RULES, *MEANS),
     *,
@@ -84,8 +85,10 @@ def finite_flow(
 
     `omit` leaves out named terms (tensor, term): for tests that must fail. `rates` stand in for the network's λ.
     """
-    check_existence(net.activation, wanted)
-    with_slopes = (with_theta and net.activation.first_jump > 0) or any(name not in ("V", "G1") for name in wanted)
+    net = plain(net, "tensors of order 1/n")
+    check_existence(net.activations, wanted)
+    smooth = all(sigma.first_jump > 0 for sigma in net.activations)
+    with_slopes = (with_theta and smooth) or any(name not in ("V", "G1") for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     lambda_W = net.lambda_W
@@ -134,7 +137,7 @@ class _Step:
     def of(
         cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance, progress, rate=None
     ) -> _Step:
-        activation = net.activation
+        activation = net.activations[layer - 1]
         reads = {orders for name in carried for orders in READS.get(name, ())}
         families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
         four = four_point(activation, K, families, tolerance, progress=progress)

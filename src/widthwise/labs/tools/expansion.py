@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from widthwise.experiments.sampler import Layer
-from widthwise.experiments.training.tangent import outputs, rates
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.tangent import outputs, rates
 from widthwise.network import MLP
 
 
@@ -58,7 +58,7 @@ class Solution(NamedTuple):
         return self.on_span + self.off_span
 
 
-def expand(net: MLP, layers: list[Layer], X, y) -> Quadratic:
+def expand(net: MLP, layers: list[Weights], X, y) -> Quadratic:
     """The second-order expansion of a network of one output; y belongs to the first rows of X.
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from widthwise.experiments.sampler import Layer, network_key, sample_parameters
-from widthwise.experiments.training.tangent import outputs, rates
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tangent import outputs, rates
 from widthwise.network import MLP
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def ensemble(net: MLP, seed: Any, networks: int) -> list[Layer]:
+def ensemble(net: MLP, seed: Any, networks: int) -> list[Weights]:
     """Parameters of networks 0, 1, … of a seed, stacked along the first axis: for `jax.vmap`.
 
     >>> ensemble(MLP([2, 3, 1], "tanh"), 0, 5)[0].W.shape
@@ -25,7 +26,7 @@ def ensemble(net: MLP, seed: Any, networks: int) -> list[Layer]:
     return jax.vmap(lambda index: sample_parameters(net, network_key(seed, index)))(jnp.arange(networks))
 
 
-def in_units(net: MLP, layers: list[Layer]) -> tuple[jax.Array, Callable[[Any], list[Layer]]]:
+def in_units(net: MLP, layers: list[Weights]) -> tuple[jax.Array, Callable[[Any], list[Weights]]]:
     """The parameters as one vector u = θ/√λ, and the way back to layers.
 
     Parameters that do not learn (λ = 0) stay where they are: their u is zero and moves nothing.
@@ -48,7 +49,7 @@ def in_units(net: MLP, layers: list[Layer]) -> tuple[jax.Array, Callable[[Any], 
     return u, lambda u: unravel(fixed + roots * u)
 
 
-def outputs_in_units(net: MLP, layers: list[Layer], X: Any) -> tuple[jax.Array, Callable[[Any], jax.Array]]:
+def outputs_in_units(net: MLP, layers: list[Weights], X: Any) -> tuple[jax.Array, Callable[[Any], jax.Array]]:
     """u = θ/√λ, and the outputs z (outputs, inputs) as a function of it."""
     u, back = in_units(net, layers)
     return u, lambda u: outputs(net, back(u), X)

@@ -1,52 +1,30 @@
-"""A network as a dictionary, JSON or TOML, and back."""
+"""A network as JSON or TOML, and back."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 
 if TYPE_CHECKING:
     from typing import Self
 
-FIELDS = ("widths", "activation", "C_b", "C_W", "lambda_b", "lambda_W")
 
-
-class Serialised:
+class TextForms:
     """Round trips of a specification. An activation of the user's own is stored by name and must be given back."""
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings; a value common to all layers is written once."""
-        result: dict[str, Any] = {}
-        for name in FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, Activation):
-                result[name] = value.spec
-            elif name == "widths":
-                result[name] = list(value)
-            else:
-                result[name] = value[0] if len(set(value)) == 1 else list(value)
-        return result
+        """Plain lists, numbers and strings."""
 
     @classmethod
+    @abstractmethod
     def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Self:
-        """The inverse of `to_dict`. `activations` maps names of the user's own activations to the functions."""
-        if not isinstance(data, Mapping):
-            raise InvalidInput("network", type(data).__name__, f"a table with the keys {', '.join(FIELDS)}")
-        unknown = sorted(set(data) - set(FIELDS))
-        missing = [name for name in ("widths", "activation") if name not in data]
-        if unknown or missing:
-            problem = f"unknown key {unknown[0]!r}" if unknown else f"no key {missing[0]!r}"
-            raise InvalidInput("network", problem, f"the keys {', '.join(FIELDS)} (the first two required)")
-        values = dict(data)
-        own = (activations or {}).get(values["activation"])
-        if own is not None:
-            values["activation"] = own
-        return cls(**values)
+        """The inverse of `to_dict`."""
 
     def to_json(self) -> str:
         """>>> from widthwise.network import MLP
@@ -74,7 +52,7 @@ class Serialised:
         lambda_b = 1.0
         lambda_W = 1.0
         """
-        return "\n".join(f"{name} = {json.dumps(value)}" for name, value in self.to_dict().items())
+        return "\n".join(f"{name} = {_toml(value)}" for name, value in self.to_dict().items())
 
     @classmethod
     def from_toml(cls, text: str, activations: Mapping[str, Any] | None = None) -> Self:
@@ -83,3 +61,11 @@ class Serialised:
         except tomllib.TOMLDecodeError as error:
             raise InvalidInput("network", f"malformed TOML ({error})", "a table written by to_toml") from error
         return cls.from_dict(data, activations)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(entry)}" for name, entry in value.items()) + " }"
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        return "[\n" + "".join(f"    {_toml(entry)},\n" for entry in value) + "]"
+    return json.dumps(value)

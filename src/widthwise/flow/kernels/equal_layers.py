@@ -1,0 +1,41 @@
+"""Runs of equal layers: what differs between them is numbers alone, so one compiled loop serves any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import jax
+import numpy as np
+
+from widthwise.network.layered import equal_blocks
+from widthwise.network.layers.base import Layer, role_fields
+
+#: Layers up to a numbered one, each with its numbers stacked over equal blocks.
+Run = tuple[Layer, ...]
+
+
+def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[Run, ...]:
+    """Blocks of layers that end with a numbered one, equal neighbours stacked. Widths, which no rule reads, are one.
+
+    >>> from widthwise.network import MLP
+    >>> [len(run) for run in runs_of(MLP([2, 8, 8, 8, 1], "tanh").layers)]
+    [1, 2]
+    """
+    blocks = [tuple(map(_without_widths, block)) for block in equal_blocks(layers)]
+    equal = [list(group) for _, group in groupby(blocks, key=jax.tree.structure)]
+    return tuple(jax.tree.map(lambda *numbers: np.array(numbers, dtype), *group) for group in equal)
+
+
+def _without_widths(layer: Layer) -> Layer:
+    return replace(layer, **dict.fromkeys(role_fields(type(layer), "width"), 1))
+
+
+def over_equal(step: Any, carry: Any, run: Any) -> tuple[Any, Any]:
+    """`lax.scan` over the stacked blocks of a run, or plainly where there is one."""
+    if len(jax.tree.leaves(run)[0]) > 1:
+        return jax.lax.scan(step, carry, run)
+    carry, passed = step(carry, jax.tree.map(lambda stacked: stacked[0], run))
+    return carry, jax.tree.map(lambda value: value[None], passed)

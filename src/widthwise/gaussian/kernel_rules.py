@@ -1,0 +1,78 @@
+"""The infinite-width rule of each kind of layer, written once, for one pair of inputs (theory §2).
+
+Between layers flows (K_ab, Θ_ab). A rule takes the `Pair` that comes into a layer and gives what leaves it. Whoever
+runs the rules says how expectations are found: by closed form inside a compiled program, by series, all pairs at once.
+A kind of your own is added with `kernel_rule.register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from widthwise.activations import Activation
+from widthwise.errors import InvalidInput
+from widthwise.network.layers.base import Layer
+from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.elementwise import Elementwise
+
+#: ⟨σ^(p)_a σ^(p)_b⟩ of the pair, for an activation and p.
+Expectations = Callable[[Activation, int], Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What comes into a layer: variances of both inputs, K_ab and Θ_ab, and expectations over N(0, K)."""
+
+    K_aa: Any
+    K_ab: Any
+    K_bb: Any
+    Theta: Any
+    mean: Expectations
+
+
+@singledispatch
+def kernel_rule(layer: Layer, pair: Pair) -> tuple[Any, Any]:
+    """(K, Θ) behind a layer.
+
+    >>> kernel_rule(Dense(1, 8, C_b=0.5, C_W=2.0), Pair(1.0, 0.25, 1.0, 0.0, lambda sigma, p: None))
+    (1.0, 1.25)
+    """
+    raise InvalidInput(
+        "net",
+        f"a layer {layer!r}, whose kind has no rule at infinite width",
+        "kinds with a rule",
+        f"Give it one with kernel_rule.register({type(layer).__name__}), or measure the network.",
+    )
+
+
+@kernel_rule.register
+def _(layer: Dense, pair: Pair) -> tuple[Any, Any]:
+    return dense_step(layer, pair.K_ab, pair.Theta)
+
+
+def dense_step(layer: Any, Q, T) -> tuple[Any, Any]:
+    """K = C_b + C_W Q and Θ = λ_b + λ_W Q + C_W T, with Q = ⟨σσ⟩ and T = ⟨σ'σ'⟩Θ, or Q = x·x'/n_0 and T = 0.
+
+    `layer` has the four numbers: a `Dense` layer, or many stacked.
+    """
+    return dense_kernel(layer.C_b, layer.C_W, Q), dense_kernel(layer.lambda_b, layer.lambda_W, Q) + layer.C_W * T
+
+
+def dense_kernel(C_b, C_W, Q) -> Any:
+    """K = C_b + C_W Q behind a dense layer, Q = ⟨σσ⟩ of what comes in; with λ's, the layer's own part of Θ."""
+    return C_b + C_W * Q
+
+
+@kernel_rule.register
+def _(layer: Elementwise, pair: Pair) -> tuple[Any, Any]:
+    return pair.mean(layer.activation, 0), pair.mean(layer.activation, 1) * pair.Theta
+
+
+def through(layers: Sequence[Layer], pairs: Callable[[int, Any, Any], Pair], K, Theta) -> tuple[Any, Any]:
+    """(K, Θ) behind all layers; `pairs` says what comes into layer number i, given K_ab and Θ_ab there."""
+    for position, layer in enumerate(layers):
+        K, Theta = kernel_rule(layer, pairs(position, K, Theta))
+    return K, Theta

@@ -1,0 +1,164 @@
+"""A network made of layers: an immutable, validated structure with numbers that jax may trace (theory §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from widthwise.activations import Activation
+from widthwise.errors import InvalidInput
+from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized
+from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network.text_forms import TextForms
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Network(TextForms):
+    """Layers one after the other: `Dense`, activations by name or function, and kinds of your own.
+
+    Its structure (kinds, widths, activations) is static and hashable; its numbers (C's, λ's, scales) are leaves of a
+    pytree, so that functions compiled for one network serve all of the same structure.
+
+    >>> net = Network([Dense(3, 64, C_W=1.5), "tanh", Dense(64, 64), "gelu", Dense(64, 1)])
+    >>> net.depth, net.widths
+    (3, (3, 64, 64, 1))
+    >>> net == eval(repr(net))
+    True
+    """
+
+    layers: tuple[Layer, ...]
+
+    #: Of a plain network without hidden layers: the activation that nothing uses.
+    unread: ClassVar[Activation | None] = None
+
+    def __init__(self, layers: Sequence[Layer | str | Callable | Activation]):
+        if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
+            raise InvalidInput(
+                "layers", repr(layers), "a list of layers", 'For example [Dense(3, 64), "tanh", Dense(64, 1)].'
+            )
+        object.__setattr__(self, "layers", tuple(_as_layer(layer) for layer in layers))
+        _check_fit(self.layers)
+
+    @cached_property
+    def signals(self) -> tuple[Signal, ...]:
+        """What comes into each layer, and what leaves the last one."""
+        signals = [Signal(None, gaussian=False)]
+        for layer in self.layers:
+            signals.append(layer.outgoing(signals[-1]))
+        return tuple(signals)
+
+    @cached_property
+    def numbered(self) -> tuple[int, ...]:
+        """Positions in `layers` behind which K and Θ are reported: layers 1, …, L of theory §1."""
+        return tuple(position for position, layer in enumerate(self.layers) if layer.numbered)
+
+    @property
+    def depth(self) -> int:
+        """L, the number of such layers; of a plain network, of its weight matrices."""
+        return len(self.numbered)
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """n_0, …, n_L: features of the inputs, then neurons of layers 1, …, L."""
+        first, signals = self.layers[0], self.signals
+        assert isinstance(first, Dense)
+        return (first.inputs, *(signals[position + 1].width for position in self.numbered))  # pyright: ignore[reportReturnType]
+
+    @property
+    def n(self) -> int:
+        """The width that 1/n refers to at the output: n_{L−1}, the last hidden width (n_0 without hidden layers)."""
+        return self.widths[-2]
+
+    @cached_property
+    def activations(self) -> tuple[Activation, ...]:
+        """Those of all activation layers, in order."""
+        return tuple(layer.activation for layer in self.layers if isinstance(layer, Elementwise))
+
+    def up_to(self, layer: int, outputs: int | None = None) -> Network:
+        """The network that ends at layer 1, …, L, with its own number of neurons there or another.
+
+        >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).up_to(2).widths
+        (2, 8, 4)
+        """
+        *below, last = self.layers[: self.numbered[layer - 1] + 1]
+        if outputs is not None:
+            last = replace(last, outputs=outputs)  # pyright: ignore[reportCallIssue]
+        return Network([*below, last])
+
+    def with_width(self, width: int) -> Network:
+        """All hidden widths in proportion, the last of them `width`; inputs and outputs stay.
+
+        >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).with_width(16).widths
+        (2, 32, 16, 1)
+        """
+        first, *middle, last = (resized(layer, width / self.n) for layer in self.layers)
+        fixed = {0: {"inputs": self.widths[0]}, -1: {"outputs": self.widths[-1]}}
+        if not middle:
+            return self
+        return Network([replace(first, **fixed[0]), *middle, replace(last, **fixed[-1])])  # pyright: ignore[reportCallIssue]
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"layers": […]}, each layer a table, or the name of an activation."""
+        return {"layers": [layer.to_dict() for layer in self.layers]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Network:
+        """The inverse of `to_dict`. `activations` maps names of the user's own activations to the functions."""
+        if not isinstance(data, Mapping) or set(data) != {"layers"} or not isinstance(data["layers"], list):
+            got = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
+            raise InvalidInput("network", got, "a table with the key layers, a list")
+        return cls([layer_from(layer, activations or {}) for layer in data["layers"]])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return self.layers == other.layers and self.unread == other.unread
+
+    def __hash__(self) -> int:
+        return hash(self.layers)
+
+    def __repr__(self) -> str:
+        parts = [repr(layer.activation if isinstance(layer, Elementwise) else layer) for layer in self.layers]
+        return f"Network([{', '.join(parts)}])"
+
+
+def _as_layer(item: Any) -> Layer:
+    return item if isinstance(item, Layer) else Elementwise(item)
+
+
+def _check_fit(layers: tuple[Layer, ...]) -> None:
+    """Refuse a layer that cannot follow the one before it, and an end that nothing reads."""
+    signal = Signal(None, gaussian=False)
+    for position, layer in enumerate(layers):
+        try:
+            signal = layer.outgoing(signal)
+        except Misfit as misfit:
+            raise InvalidInput(f"layers[{position}]", misfit.got, misfit.expected) from None
+        if signal.width is None:
+            raise InvalidInput(f"layers[{position}]", f"{layer!r} on the raw inputs", "a Dense layer first")
+    if not layers[-1].numbered:
+        raise InvalidInput(
+            f"layers[{len(layers) - 1}]",
+            f"{layers[-1]!r} at the end, with {signal.width} features that nothing reads",
+            "a Dense layer at the end",
+        )
+
+
+register_pytree(Network, ["layers"])
+
+
+def check_network(net: Any) -> Network:
+    """A network, or an error that says what came instead."""
+    if not isinstance(net, Network):
+        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP or another widthwise.Network")
+    return net
+
+
+def equal_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
+    """Layers cut behind each numbered one."""
+    ends = [0, *(position + 1 for position, layer in enumerate(layers) if layer.numbered)]
+    return [tuple(layers[start:stop]) for start, stop in pairwise(ends)]

@@ -1,0 +1,162 @@
+"""What every kind of layer has: fields with a role, checks, a text form, and numbers that jax may trace.
+
+A kind is a class below `Layer` under the decorator `layer_kind("name")`. Its fields are
+    numbers   C's, λ's, scales: leaves of a pytree, so that no value is ever compiled in
+    widths    counts of neurons, in proportion to which networks grow
+    others    static: names, activations
+and its meaning stands in three places: here, its specification; `gaussian.kernel_rules`, its rule in theory;
+`experiments.layer_passes`, how it is drawn and what it does to the activations of a real network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import jax
+
+from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.network.validation import check_integer
+
+#: Kinds by the name that stands in text forms.
+KINDS: dict[str, type[Layer]] = {}
+
+Kind = TypeVar("Kind", bound="type[Layer]")
+
+
+class Signal(NamedTuple):
+    """What runs between layers: so many features, Gaussian at infinite width or not; None before the first layer."""
+
+    width: int | None
+    gaussian: bool
+
+
+def number(default: float | None = None) -> Any:
+    """A field for a finite non-negative number that is never compiled in."""
+    return (
+        field(metadata={"role": "number"}) if default is None else field(default=default, metadata={"role": "number"})
+    )
+
+
+def width() -> Any:
+    """A field for a number of neurons."""
+    return field(metadata={"role": "width"})
+
+
+class Layer:
+    """A layer of a network; see `layer_kind`."""
+
+    kind: ClassVar[str] = ""
+    #: Whether K and Θ behind this layer are reported, and a network may end with it.
+    numbered: ClassVar[bool] = False
+    #: Why tensors of order 1/n have no rule for this kind; empty where they have one.
+    no_order_one: ClassVar[str] = "no rule at order 1/n has been derived for this kind of layer"
+
+    def __post_init__(self):
+        for name in role_fields(type(self), "number"):
+            object.__setattr__(self, name, check_number(name, getattr(self, name)))
+        for name in role_fields(type(self), "width"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, expected="a positive integer"))
+
+    def outgoing(self, signal: Signal) -> Signal:
+        """The signal behind this layer; a `Misfit` where it cannot follow what comes."""
+        return signal
+
+    def to_dict(self) -> dict[str, Any] | str:
+        """The kind and its fields, as plain numbers and strings."""
+        return {"kind": self.kind} | {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any]) -> Layer:
+        """The inverse of `to_dict`, without the kind."""
+        known = [f.name for f in fields(cls)]  # pyright: ignore[reportArgumentType]
+        unknown = sorted(set(data) - set(known))
+        if unknown:
+            raise InvalidInput("network", f"unknown key {unknown[0]!r} of a layer {cls.kind!r}", ", ".join(known))
+        return cls(**data)
+
+
+class Misfit(Exception):
+    """A layer that cannot stand where it stands: what came, and what was expected."""
+
+    def __init__(self, got: str, expected: str):
+        self.got, self.expected = got, expected
+        super().__init__(got)
+
+
+def role_fields(cls: type, role: str) -> list[str]:
+    """Names of the fields with a role."""
+    return [f.name for f in fields(cls) if f.metadata.get("role") == role]
+
+
+def layer_kind(name: str) -> Callable[[Kind], Kind]:
+    """Make a class a kind of layer: a frozen dataclass, a pytree whose leaves are its numbers, a name in text forms.
+
+    >>> @layer_kind("gain of an example")
+    ... class Gain(Layer):
+    ...     factor: float = number(1.0)
+    >>> Gain(2.0), jax.tree.leaves(Gain(2.0))
+    (Gain(factor=2.0), [2.0])
+    """
+
+    def register(cls: Kind) -> Kind:
+        made = dataclass(frozen=True)(cls)
+        made.kind = name
+        register_pytree(made, role_fields(made, "number"))
+        KINDS[name] = made
+        return made
+
+    return register
+
+
+def register_pytree(cls: type, leaves: list[str]) -> None:
+    """A frozen dataclass as a pytree; what is put together again from traced leaves is not checked again."""
+    static = [f.name for f in fields(cls) if f.name not in leaves]
+
+    def flatten(value):
+        return [(jax.tree_util.GetAttrKey(name), getattr(value, name)) for name in leaves], tuple(
+            getattr(value, name) for name in static
+        )
+
+    def unflatten(aux, children):
+        value = object.__new__(cls)
+        for name, content in (*zip(static, aux, strict=True), *zip(leaves, children, strict=True)):
+            object.__setattr__(value, name, content)
+        return value
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+
+
+def check_number(name: str, value: Any) -> float:
+    """A finite non-negative number, or one that jax traces."""
+    if isinstance(value, jax.core.Tracer):
+        return value  # pyright: ignore[reportReturnType]
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        result = float(value)
+    except (TypeError, ValueError):
+        result = math.nan
+    if not 0.0 <= result < math.inf:
+        raise InvalidInput(name, repr(value), "a finite non-negative number")
+    return result
+
+
+def layer_from(data: Any, activations: Mapping[str, Any]) -> Any:
+    """A layer from its text form: a table with its kind, or the name of an activation."""
+    if isinstance(data, str):
+        return activations.get(data, data)
+    if not isinstance(data, Mapping) or "kind" not in data:
+        raise InvalidInput("network", f"a layer {data!r}", "a table with the key 'kind', or the name of an activation")
+    if data["kind"] not in KINDS:
+        raise UnknownName.of("network", data["kind"], KINDS, " (a kind of your own must be imported before it is read)")
+    return KINDS[data["kind"]].from_dict({key: value for key, value in data.items() if key != "kind"}, activations)
+
+
+def resized(layer: Layer, factor: float) -> Layer:
+    """The layer with all its widths multiplied by a factor, at least one neuron each."""
+    return replace(layer, **{name: max(1, round(getattr(layer, name) * factor))
+                             for name in role_fields(type(layer), "width")})  # fmt: skip

@@ -1,0 +1,30 @@
+"""Networks as they come in: objects, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from widthwise.errors import InvalidInput
+from widthwise.network.layered import Network
+from widthwise.network.mlp import MLP
+
+
+def network_from_dict(data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Network:
+    """The inverse of `to_dict` for networks of any kind.
+
+    >>> network_from_dict({"widths": [2, 8, 1], "activation": "tanh"}).depth
+    2
+    """
+    kind = Network if isinstance(data, Mapping) and "layers" in data else MLP
+    return kind.from_dict(data, activations)
+
+
+def network_from_json(text: str, activations: Mapping[str, Any] | None = None) -> Network:
+    """The inverse of `to_json` for networks of any kind."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
+    return network_from_dict(data, activations)
