@@ -38,6 +38,7 @@ def remember(algorithm: Descent, layers: Parameters) -> Memory:
 def update(algorithm: Descent, memory: Memory, slope: Parameters, step) -> tuple[Parameters, Memory]:
     """The move in units of √λ that follows from a gradient in the same units, at step 0, 1, …
 
+    >>> from widthwise.experiments.layer_passes import Weights
     >>> start = [Weights(jnp.zeros((1, 1)), jnp.zeros(1))]
     >>> slope = [Weights(jnp.full((1, 1), 3.0), jnp.full(1, -2.0))]
     >>> move, _ = update(Adam(0.1), remember(Adam(0.1), start), slope, 0)
@@ -75,6 +76,7 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
     Convergence is looked at once per pass through the data, and `key` orders the inputs of each pass. y is (i, a).
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> from widthwise.network import MLP
     >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
     >>> start, how = sample_parameters(net, network_key(0, 0)), GradientDescent(0.3)
     >>> end = jax.jit(lambda layers: descend(net, layers, X, y, how, network_key(0, 0), 1e-6, 1000))(start)

@@ -87,6 +87,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
 
     Networks that did not converge count in the sums; those with a number that is not finite cannot.
 
+    >>> from widthwise.network import MLP
     >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
     >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
     >>> found = train_chunk(Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how), (0, 3))

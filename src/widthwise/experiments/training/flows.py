@@ -142,6 +142,7 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
     max_steps : steps after which a network counts as not converged.
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> from widthwise.network import MLP
     >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
     >>> start = sample_parameters(net, network_key(0, 0))
     >>> end = jax.jit(lambda layers: flow(net, layers, X, y, None, 1e-6, 1e-6, 1000))(start)

@@ -16,6 +16,7 @@ def newton_step(net: Network, layers: Parameters, X, y, tolerance, max_steps) ->
     """θ − λJᵀa with J at the start and the a that solves z(θ − λJᵀa) = y, found by a → a + Ĥ⁻¹(z − y). y is (i, a).
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> from widthwise.network import MLP
     >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
     >>> end = newton_step(net, sample_parameters(net, network_key(0, 0)), X, y, 1e-9, 100)
     >>> bool(abs(outputs(net, end.layers, X)[0, 0] - 0.7) < 1e-9)
