@@ -54,8 +54,8 @@ def _sorted(inputs: int) -> tuple[np.ndarray, np.ndarray]:
     return pairs, np.concatenate([_with_last(pairs[: comb(y + 2, 2)], y) for y in range(inputs)])
 
 
-def _with_last(some: np.ndarray, last: int) -> np.ndarray:
-    return np.column_stack([some, np.full(len(some), last, np.int32)])
+def _with_last(rows: np.ndarray, last: int) -> np.ndarray:
+    return np.column_stack([rows, np.full(len(rows), last, np.int32)])
 
 
 def rank(sorted_triples: Any, training: int) -> Any:
@@ -175,11 +175,11 @@ class Tile:
 
 def to_modes(values: Any, bases: Sequence[Any]) -> Any:
     """The last three axes contracted with the rows of three matrices."""
-    *many, first, second, third = values.shape
+    *leading, first, second, third = values.shape
     values = (values.reshape(-1, third) @ bases[2]).reshape(-1, second, bases[2].shape[1])
     values = (bases[1].T @ values).reshape(-1, first, bases[1].shape[1] * bases[2].shape[1])
     values = bases[0].T @ values
-    return values.reshape(*many, *(basis.shape[1] for basis in bases))
+    return values.reshape(*leading, *(basis.shape[1] for basis in bases))
 
 
 def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
@@ -191,9 +191,9 @@ def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
     groups = _groups(flow.inputs, training, by_device(CHUNKS) if flow.compiled else 1)
     room = 0 if on_host else max(sum(tile_size(last, training) for last in group) for group in groups)
     for group in groups:
-        waiting = [(last, _with_last(triples(last, training), last)) for last in group]
-        tensors = flow.tensors(np.concatenate([quads for _, quads in waiting]), WANTED, room)
-        yield from _cut_tiles(waiting, tensors, training, flow.inputs, on_host)
+        quads_of = {last: _with_last(triples(last, training), last) for last in group}
+        tensors = flow.tensors(np.concatenate([*quads_of.values()]), WANTED, room)
+        yield from _cut_tiles(quads_of, tensors, training, flow.inputs, on_host)
 
 
 def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
@@ -211,15 +211,15 @@ def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
 
 
 def _cut_tiles(
-    waiting: list[tuple[int, np.ndarray]], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
+    quads_of: Mapping[int, np.ndarray], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
 ) -> Iterator[Tile]:
     """The tiles of some last inputs with their quadruples; tensors may be longer than all of these."""
-    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in waiting])
+    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in quads_of.items()])
     length = next(iter(tensors.values())).shape[1]
     shares = np.pad(shares, (0, length - len(shares)))
     start, share = 0, shares if on_host else jnp.asarray(shares)
     arrays = {name: np.asarray(values) for name, values in tensors.items()} if on_host else tensors
-    for last, quads in waiting:
+    for last, quads in quads_of.items():
         count = len(quads)
         tile = partial(Tile, last=last, count=count, is_test=last >= training, training=training, inputs=inputs)
         if on_host:

@@ -32,7 +32,7 @@ class Pairing(NamedTuple):
 def _four_legs(*tensors: tuple[str, str]) -> tuple[Pairing, ...]:
     """Tensors and slots where the first leg is paired with the second, the third and the fourth."""
     pairs = ("01", "23"), ("02", "13"), ("03", "12")
-    return tuple(Pairing(*pairing) for pairing in zip(pairs, *zip(*tensors, strict=True), strict=True))
+    return tuple(Pairing(legs, tensor, slots) for legs, (tensor, slots) in zip(pairs, tensors, strict=True))
 
 
 #: The connected correlators of §3, by the kinds of their factors.
