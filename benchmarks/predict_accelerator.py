@@ -27,7 +27,7 @@ from widthwise.inference.corrections import TRAINING, at_output, joint_tensors
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
+from widthwise.inference.trained.trained_moments import Basis, OutputMoments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import GradientDescent
 
@@ -59,7 +59,7 @@ class Progress:
             print(f"{now:6.0f} s: {done} of {self.total} quadruples", file=sys.stderr, flush=True)
 
 
-def moments(net, count: int, way: str) -> Moments:
+def moments(net, count: int, way: str) -> OutputMoments:
     """mean1 and cov1 at the tests, by tiles or from full tensors."""
     X, y, tests = data(count)
     inputs = np.concatenate([X, tests])
@@ -75,7 +75,7 @@ def moments(net, count: int, way: str) -> Moments:
     return moments_at_tests(basis, clock)[1]
 
 
-def timed(call) -> tuple[float, Moments]:
+def timed(call) -> tuple[float, OutputMoments]:
     start = time.perf_counter()
     found = call()
     return time.perf_counter() - start, found

@@ -15,7 +15,7 @@ from widthwise.inference.corrections import TRAINING, choose_method, full_bytes,
 from widthwise.inference.tiled import contracted_moments as contraction_first
 from widthwise.inference.tiled import forms
 from widthwise.inference.tiled import quadruple_tiles as tiles
-from widthwise.inference.tiled.skeleton import skeleton, spread
+from widthwise.inference.tiled.skeleton import evenly_spread, skeleton
 from widthwise.inference.trained import einsum
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_output import Weights
@@ -84,7 +84,9 @@ class TestEquality:
         made = partial(ww.predict, net, X, y, tests, ww.GradientFlow(), order=1)
         full, off = made(method="full"), {}
         for looks in (4, 11):
-            monkeypatch.setattr("widthwise.inference.tiled.reduction.spread", partial(spread, count=looks))
+            monkeypatch.setattr(
+                "widthwise.inference.tiled.reduction.evenly_spread", partial(evenly_spread, count=looks)
+            )
             off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
         assert off[11] < 1e-9
         assert off[4] > 1e-7
@@ -114,31 +116,31 @@ class TestEquality:
         """As on an accelerator; at depth 3 with faces."""
         net = NET if depth == 3 else ww.MLP([3, 40, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
         monkeypatch.setattr("widthwise.flow.tensors.quadruple_flow.COMPILE_FROM", 2)
-        for place in ("flow.quadruple_flow", "inference.tiles"):
+        for place in ("flow.tensors.quadruple_flow", "inference.tiled.quadruple_tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
         monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECES", dict.fromkeys((0, 32, 64, 128), 16))
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
-        contraction_first._add.clear_cache()
+        contraction_first._add_compiled.clear_cache()
         full, tiled = (
             ww.predict(net, X_TRAIN, Y, X_TEST[:2], ww.GradientDescent(0.2), order=1, method=method)
             for method in ("full", "tiles")
         )
         for name in VARIABLES:
             assert worst(full, tiled, name) < 1e-12, name
-        # once for each leg of each family, with a training input there or a test input: never again for another length
-        legs = sum(4 + len(family.external) for family in forms.FAMILIES.values())
-        assert contraction_first._add._cache_size() == legs
+        # once for each leg of each correlator, with a training input there or a test input: never again for another length
+        legs = sum(4 + len(correlator.external) for correlator in forms.CORRELATORS.values())
+        assert contraction_first._add_compiled._cache_size() == legs
 
     @pytest.mark.parametrize(
-        ("family", "order"), [(name, order) for name, f in forms.FAMILIES.items() for order in f.reads], ids=str
+        ("correlator", "order"), [(name, order) for name, c in forms.CORRELATORS.items() for order in c.reads], ids=str
     )
-    def test_without_any_one_tensor_it_is_missed(self, shallow, family, order, monkeypatch):
-        """Negative control: one tensor of one family is left out."""
-        reads = forms.FAMILIES[family].reads
+    def test_without_any_one_tensor_it_is_missed(self, shallow, correlator, order, monkeypatch):
+        """Negative control: one tensor of one correlator is left out."""
+        reads, external = forms.CORRELATORS[correlator].reads, forms.CORRELATORS[correlator].external
         first, *rest = reads[order]
-        without = [*first[:-1], (0.0, *first[-1][1:])]
-        wrong = {family: forms.Family(reads | {order: (without, *rest)}, forms.FAMILIES[family].external)}
-        monkeypatch.setattr(tiles, "FAMILIES", forms.FAMILIES | wrong)
+        without = [*first[:-1], first[-1]._replace(count=0.0)]
+        wrong = {correlator: forms.Correlator(reads | {order: (without, *rest)}, external)}
+        monkeypatch.setattr(tiles, "CORRELATORS", forms.CORRELATORS | wrong)
         other = shallow_predict("tiles")
         assert max(worst(shallow, other, name) for name in ("mean1", "cov1")) > 1e-4
 
@@ -161,7 +163,7 @@ class TestPieces:
     def test_few_rates_stand_for_all(self, clock):
         """Weights over 60 rates that span five orders of magnitude, from less than half of them."""
         rates = np.geomspace(4e-5, 4.0, 60)
-        weights = Weights(clock, {"a": rates[::20], "p": rates[::12], "q": rates[::12], "r": rates}, 1, False).second()
+        weights = Weights(clock, {"a": rates[::20], "p": rates[::12], "q": rates[::12], "r": rates}, 1, False).ddH()
         sample = np.concatenate([values.reshape(-1, len(rates)) for values in weights.values()])
         found = skeleton(sample)
         assert len(found.chosen) < 30

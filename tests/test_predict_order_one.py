@@ -13,7 +13,7 @@ from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
 from widthwise.inference.observables import expected_error, trained_kernel
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import evaluate
+from widthwise.inference.trained.cumulants import evaluate_polynomial
 from widthwise.inference.trained.kernel_change import kernel_change
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests, moments_at_training
 from widthwise.inference.trained.trained_output import trained_output
@@ -124,7 +124,7 @@ def by_formula(clock):
     orders = (slice(0, 1), slice(1, 2), slice(2, None))
     readout = np.hstack([-THETA[TRAIN:, :TRAIN] @ U, np.eye(ALL - TRAIN)])
     at_tests, at_training = (
-        [evaluate(terms[part], "Ia", values) for part in orders]
+        [evaluate_polynomial(terms[part], "Ia", values) for part in orders]
         for terms in (
             trained_output(clock, rates, ALL - TRAIN),
             trained_output(clock, rates, 0, at_training=True),
@@ -167,7 +167,7 @@ class TestDifferenceEquations:
     def test_the_kernel_after_training(self, share, steps):
         rate = share * 2 / RATES[-1]
         rates, turn, values = eigenbasis()
-        closed = evaluate(kernel_change(Clock(rate, steps), rates, ALL), "IJab", values)
+        closed = evaluate_polynomial(kernel_change(Clock(rate, steps), rates, ALL), "IJab", values)
         measured = by_iteration(rate, 260 if steps is None else steps, what=1)
         assert np.allclose(np.einsum("xa,yb,ijab->ijxy", turn, turn, closed), measured[2], rtol=1e-9, atol=1e-9)
 

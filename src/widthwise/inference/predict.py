@@ -29,7 +29,7 @@ from widthwise.inference.posterior_corrections import posterior_corrections
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_moments import Basis, Moments, moments_at_tests, moments_at_training
+from widthwise.inference.trained.trained_moments import Basis, OutputMoments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Algorithm, Spectrum, coinciding_rows, refuse_singular
 from widthwise.network import GradientFlow, Network, check_inputs, check_network, plain
 from widthwise.network.inputs import check_targets
@@ -113,7 +113,7 @@ def _order_one(
     clock: Clock,
     method: str,
     asked: str,
-) -> tuple[Moments, Moments, dict[str, Any]]:
+) -> tuple[OutputMoments, OutputMoments, dict[str, Any]]:
     """Coefficients of 1/n at test and at training inputs, and how they were computed."""
     if method == "tiles":
         total = count_quadruples(len(X), len(X_test), net.depth)

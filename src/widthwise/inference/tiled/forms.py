@@ -1,97 +1,133 @@
 """What mean and covariance take from each tensor of order 1/n: sums over its legs, one entry at a time (theory §8).
 
-Every tensor of §3 enters once, with four legs: external ones (a, b, c, d), modes or test inputs, and internal ones
-(p, q, r), modes that meet an error ε. Legs with equal outputs stand in pairs; the three ways to pair them, by the
-partner of the first leg, are kept apart until outputs are summed. A family lists which tensor in which order makes
-each pairing; a form is a family with names for its legs, weights of the algorithm, and what is summed.
+A correlator has four legs, a pair of output and input each. Legs with equal outputs stand in pairs; the three ways to
+pair them, numbered x by the partner of the first leg, are kept apart until outputs are summed. A correlator lists the
+tensors of §3 that make each pairing. A form names its legs: a, b, c, d are external, modes or test inputs, and p, q, r
+internal, modes that meet an error ε. It says which weights of the algorithm go with them, and what is summed.
+
+For example the dH terms of mean1, w_apq (dĤ_ijk;apq + dĤ_jik;paq) ε_jp ε_kq in gradient flow. One error is averaged
+with dĤ, the other takes its mean. The correlator "dH z" holds E[(dĤ_ijk;apq + dĤ_jik;paq) z_md] by pairing,
+    x = 0:  ij, km    Q_apqd + Q_paqd
+    x = 1:  ik, jm    Q_aqpd + P_paqd
+    x = 2:  im, jk    P_apqd + Q_pqad,
+and the error ε_jp stands at d: legs "apqp", weights over "apq", and the sum over p leaves a matrix of a and q,
+    Form(correlator="dH z", legs="apqp", kind="dH", weights=("apq",), sums={"all": FormSum("xaq")}).
+With m = j the outputs then give 1, n_L and 1 times δ_ik (`contracted_moments`). docs/contractions.md has all steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from widthwise.inference.trained.cumulants import CONNECTED
-from widthwise.inference.trained.trained_output import FIRST, SECOND
+from widthwise.inference.trained.cumulants import CONNECTED, Factor
+from widthwise.inference.trained.trained_output import DDH_TERMS, DH_TERMS
 
-#: (how often, tensor, the leg at each slot of the tensor)
-Read = tuple[float, str, tuple[int, ...]]
+
+class Read(NamedTuple):
+    """A tensor that is read so many times, with the leg of the correlator at each of its slots."""
+
+    count: float
+    tensor: str
+    legs: tuple[int, ...]
+
+
 #: For each event order, for each pairing, tensors that are summed.
 Reads = dict[int, tuple[list[Read], list[Read], list[Read]]]
 
 
-def _from_terms(table, legs: str, outputs: str, also: tuple[str, str, str] | None = None) -> Reads:
-    """Reads of the terms of `trained_output`; `also` is one more factor (kind, output, input) of the correlator."""
-    reads: Reads = {order: ([], [], []) for order in range(len(table[0][-1]))}
-    for kind, at, places, counts in table:
-        kinds, at, places = ((kind, also[0]), at + also[1], places + also[2]) if also else ((kind,), at, places)
-        for pairs, tensor, slots in CONNECTED[kinds]:
-            positions = tuple(legs.index(places[int(k)]) for k in slots)
-            for order, count in enumerate(counts):
-                if count:
-                    reads[order][_pairing([outputs.index(letter) for letter in at], pairs)].append(
-                        (count, tensor, positions)
-                    )
-    return reads
-
-
-def _pairing(legs: list[int], pairs: tuple[str, ...]) -> int:
-    """Number of the leg, less one, that is paired with the first."""
-    partners = {frozenset(legs[int(k)] for k in pair) for pair in pairs}
-    return next(other for other in (1, 2, 3) if frozenset((0, other)) in partners) - 1
-
-
-def _direct(kinds: tuple[str, ...]) -> Reads:
-    """A correlator whose factors have the legs in their own order."""
-    reads: Reads = {0: ([], [], [])}
-    for pairs, tensor, slots in CONNECTED[kinds]:
-        reads[0][_pairing([0, 1, 2, 3], pairs)].append((1.0, tensor, tuple(int(k) for k in slots)))
-    return reads
-
-
 @dataclass(frozen=True)
-class Family:
-    """Reads, and which of the four legs may be test inputs."""
+class Correlator:
+    """Tensors that are read, and which of the four legs may be test inputs."""
 
     reads: Reads
     external: tuple[int, ...]
 
+    @property
+    def tensors(self) -> set[str]:
+        return {read.tensor for pairings in self.reads.values() for reads in pairings for read in reads}
 
-FAMILIES = {
-    "ddH": Family(_from_terms(SECOND, "apqr", "IJKM"), (0,)),
-    "dH z": Family(_from_terms(FIRST, "apqd", "IJKD", ("z", "D", "d")), (0, 3)),
-    "H H": Family(_direct(("H", "H")), (0, 2)),
-    "z z H": Family(_direct(("z", "z", "H")), (0, 2)),
+
+def _reads(inputs: str, outputs: str, terms: Iterable[tuple[tuple[Factor, ...], tuple[float, ...]]]) -> Reads:
+    """Tensors of the sum of some products of factors, whose four legs have these letters.
+
+    With each product comes how often it counts in each event order.
+    """
+    terms = list(terms)
+    reads: Reads = {order: ([], [], []) for order in range(len(terms[0][1]))}
+    for factors, counts in terms:
+        of_inputs = [inputs.index(letter) for factor in factors for letter in factor.inputs]
+        of_outputs = [outputs.index(letter) for factor in factors for letter in factor.outputs]
+        for pairs, tensor, slots in CONNECTED[tuple(factor.kind for factor in factors)]:
+            output_pairs = [{of_outputs[int(k)] for k in pair} for pair in pairs]
+            (partner,) = next(pair for pair in output_pairs if 0 in pair) - {0}
+            legs_of_slots = tuple(of_inputs[int(k)] for k in slots)
+            for order, count in enumerate(counts):
+                if count:
+                    reads[order][partner - 1].append(Read(count, tensor, legs_of_slots))
+    return reads
+
+
+CORRELATORS = {
+    "ddH": Correlator(_reads("apqr", "IJKM", (((t.factor,), t.counts) for t in DDH_TERMS)), external=(0,)),
+    "dH z": Correlator(
+        _reads("apqd", "IJKD", (((t.factor, Factor("z", "D", "d")), t.counts) for t in DH_TERMS)), external=(0, 3)
+    ),
+    "H H": Correlator(
+        _reads("apbq", "IJKM", [((Factor("H", "IJ", "ap"), Factor("H", "KM", "bq")), (1.0,))]), external=(0, 2)
+    ),
+    "z z H": Correlator(
+        _reads("cdap", "IJKM", [((Factor("z", "I", "c"), Factor("z", "J", "d"), Factor("H", "KM", "ap")), (1.0,))]),
+        external=(0, 2),
+    ),
 }
+
+
+class FormSum(NamedTuple):
+    """Letters of a sum, and what it is summed with: K of the initial outputs, or m, the mean of ε, with letters.
+
+    x is the pairing; A and B are the outputs of two means.
+    """
+
+    result: str
+    errors: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Form:
-    """Legs by letter (a letter twice: summed over equal inputs), weights by kind and letters, and sums.
+    """Legs of a correlator by letter (a letter twice: summed over equal inputs), weights by letters, and sums.
 
-    A sum is (letters of the result, operands); x is the pairing, A and B outputs, K the kernel and m the mean of ε.
+    `kind` names the weights of `Weights`: H, HH, dH or ddH.
     """
 
-    family: str
+    correlator: str
     legs: str
     kind: str
     weights: tuple[str, ...]
-    sums: dict[str, tuple[str, tuple[tuple[str, str], ...]]]
+    sums: dict[str, FormSum]
 
 
-def _open(left: str, closed: str) -> dict[str, tuple[str, tuple[tuple[str, str], ...]]]:
-    """The two closed legs joined by K, or by the means of two errors with outputs A and B."""
-    p, q = closed
-    return {"K": ("x" + left, (("K", p + q),)), "m": ("xAB" + left, (("m", "A" + p), ("m", "B" + q)))}
+def _two_errors(at: str, left: str) -> dict[str, FormSum]:
+    """Two errors at the given legs: joined by K, or at their means with outputs A and B. Two legs are left."""
+    p, q = at
+    return {"K": FormSum("x" + left, (("K", at),)), "m": FormSum("xAB" + left, (("m", "A" + p), ("m", "B" + q)))}
 
 
 FORMS = {
-    "p": Form("ddH", "apqr", "second", ("apqr",), _open("ap", "qr")),
-    "q": Form("ddH", "apqr", "second", ("apqr",), _open("aq", "pr")),
-    "r": Form("ddH", "apqr", "second", ("apqr",), _open("ar", "pq")),
-    "d": Form("dH z", "apqd", "first", ("apq",), _open("ad", "pq")),
-    "d=p": Form("dH z", "apqp", "first", ("apq",), {"": ("xaq", ())}),
-    "d=q": Form("dH z", "apqq", "first", ("apq",), {"": ("xap", ())}),
-    "HH": Form("H H", "aqqp", "twice", ("aqp",), {"": ("xap", ())}),
-    "H,H": Form("H H", "apbq", "once", ("ap", "bq"), _open("ab", "pq")),
-    "z,H": Form("z z H", "cpap", "once", ("ap",), {"": ("xca", ())}),
+    # ddH terms, −ddH_…;apqr ε_p ε_q ε_r w_apqr: two errors averaged with each other or at their means, the third open
+    **{
+        f"ddH, {third} open": Form(
+            correlator="ddH", legs="apqr", kind="ddH", weights=("apqr",), sums=_two_errors(two, left="a" + third)
+        )
+        for two, third in (("qr", "p"), ("pr", "q"), ("pq", "r"))
+    },
+    # dH terms, dH_…;apq ε_p ε_q w_apq: dĤ averaged with another output z_d, with ε_p, with ε_q
+    "dH, z": Form(correlator="dH z", legs="apqd", kind="dH", weights=("apq",), sums=_two_errors("pq", left="ad")),
+    "dH, ε_p": Form(correlator="dH z", legs="apqp", kind="dH", weights=("apq",), sums={"all": FormSum("xaq")}),
+    "dH, ε_q": Form(correlator="dH z", legs="apqq", kind="dH", weights=("apq",), sums={"all": FormSum("xap")}),
+    # free part: ΔĤ_aq ΔĤ_qp ε_p w_aqp; ΔĤ_ap ε_p w_ap with the same of b and q; ΔĤ_ap ε_p w_ap with another output z_c
+    "HH": Form(correlator="H H", legs="aqqp", kind="HH", weights=("aqp",), sums={"all": FormSum("xap")}),
+    "H, H": Form(correlator="H H", legs="apbq", kind="H", weights=("ap", "bq"), sums=_two_errors("pq", left="ab")),
+    "H, z": Form(correlator="z z H", legs="cpap", kind="H", weights=("ap",), sums={"all": FormSum("xca")}),
 }

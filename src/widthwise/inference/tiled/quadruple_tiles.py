@@ -1,19 +1,21 @@
 """Tiles: all quadruples whose last input is a given one, carried to the output and turned into the eigenbasis.
 
 Inputs are ordered, training inputs first. Each sorted quadruple w ≤ x ≤ y ≤ z belongs to the tile of z, with w, x, y
-training inputs, or y a second test input where z is one. A family of forms is then known with z at any of its legs
-and training inputs at the other legs turned into eigenvectors of Θ. An entry with z at several legs is shared among
-them evenly.
+training inputs, or y a second test input where z is one. A correlator is then known with z at any of its legs and
+training inputs at the other legs turned into eigenvectors of Θ. An entry with z at several legs is shared among them
+evenly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import permutations
 from math import comb
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,13 +23,13 @@ from widthwise.devices import by_device
 from widthwise.flow.tensors.placed import ORDERS
 from widthwise.flow.tensors.quadruple_flow import CHUNKS, QuadrupleFlow
 from widthwise.gaussian.four_point.geometry import library
-from widthwise.inference.tiled.forms import FAMILIES
+from widthwise.inference.tiled.forms import CORRELATORS, Read
 
 #: Tensors that the forms read.
-WANTED = tuple(sorted({read[1] for f in FAMILIES.values() for part in f.reads.values() for p in part for read in p}))
+WANTED = tuple(sorted({tensor for correlator in CORRELATORS.values() for tensor in correlator.tensors}))
 #: Places of three sorted inputs, and the row of `ORDERS` for the places of four.
-_THREE = tuple(permutations(range(3)))
-_ROW = {tuple(order): row for row, order in enumerate(ORDERS.tolist())}
+_THREE_PLACES = tuple(permutations(range(3)))
+_ROW_OF_ORDER = {tuple(order): row for row, order in enumerate(ORDERS.tolist())}
 #: The row of a triple that no tile holds.
 ABSENT = np.iinfo(np.int32).max
 
@@ -52,8 +54,8 @@ def _sorted(inputs: int) -> tuple[np.ndarray, np.ndarray]:
     return pairs, np.concatenate([_with_last(pairs[: comb(y + 2, 2)], y) for y in range(inputs)])
 
 
-def _with_last(some: np.ndarray, last: int) -> np.ndarray:
-    return np.column_stack([some, np.full(len(some), last, np.int32)])
+def _with_last(rows: np.ndarray, last: int) -> np.ndarray:
+    return np.column_stack([rows, np.full(len(rows), last, np.int32)])
 
 
 def rank(sorted_triples: Any, training: int) -> Any:
@@ -64,11 +66,18 @@ def rank(sorted_triples: Any, training: int) -> Any:
     return library(y).where(y < training, y * (y + 1) * (y + 2) // 6 + pair, second)
 
 
-def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> tuple[Any, Any]:
-    """For three legs over the first `sizes` inputs: which order they stand in, and the row of their sorted triple.
+class Lookup(NamedTuple):
+    """For every three inputs, whatever their order: number of their order in `_THREE_PLACES`, and row in `triples`.
 
     Triples that hold two test inputs have the row `ABSENT`.
     """
+
+    order: Any
+    row: Any
+
+
+def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> Lookup:
+    """For three legs over the first `sizes` inputs."""
     xp = np if on_host else jnp
     a, b, c = xp.ix_(*(xp.arange(size, dtype=np.int32) for size in sizes))
     low, high = xp.minimum(xp.minimum(a, b), c), xp.maximum(xp.maximum(a, b), c)
@@ -76,71 +85,85 @@ def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> 
     # of equal ones the first leg comes first
     first, second = 1 * (b < a) + (c < a), 1 * (a <= b) + (c < b)
     table = np.zeros((3, 3), np.uint8)
-    for code, (place, other, _) in enumerate(_THREE):
-        table[place, other] = code
+    for number, (place, next_place, _) in enumerate(_THREE_PLACES):
+        table[place, next_place] = number
     rows = rank((low, middle, high.astype(np.int64)), training)
     row = xp.where(middle < training, rows, ABSENT).astype(np.int32)
-    return xp.asarray(table)[first, second], row
+    return Lookup(xp.asarray(table)[first, second], row)
 
 
-class Where(NamedTuple):
-    """A tile in a list of quadruples: its last input, where its quadruples begin and how many they are."""
+class Placement(NamedTuple):
+    """A correlator by name, the leg at which a tile has its last input, and the event orders of the algorithm."""
+
+    correlator: str
+    leg: int
+    orders: tuple[int, ...]
+
+    @property
+    def others(self) -> list[int]:
+        """The three other legs."""
+        return [k for k in range(4) if k != self.leg]
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("last", "start", "count", "share", "tensors"),
+    meta_fields=("is_test", "training", "inputs", "top"),
+)
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """The quadruples of one last input, and their tensors in all orders, each (24, quadruples).
+
+    `share` and the tensors are those of a whole list, of which `count` quadruples from `start` on are the tile's. Of
+    all inputs the first `training` ones are training inputs, and legs run over the first `top` of these.
+    """
 
     last: Any
     start: Any
     count: Any
+    share: Any
+    tensors: Mapping[str, Any]
+    is_test: bool
+    training: int
+    inputs: int
+    top: int
 
-
-class Tile:
-    """The quadruples of one last input, and their tensors in all orders, each (24, quadruples).
-
-    `share` and the tensors are those of a whole list; `top` is how many training inputs the legs run over.
-    """
-
-    def __init__(
-        self, where: Where, is_test: bool, training: int, inputs: int, top: int, share: Any, tensors: Mapping[str, Any]
-    ):
-        self.where, self.is_test, self.training, self.inputs = where, is_test, training, inputs
-        self.top, self.share, self.tensors = top, share, tensors
-
-    def legs(self, family: str) -> tuple[int, ...]:
+    def legs(self, correlator: str) -> tuple[int, ...]:
         """Where the last input can stand."""
-        return FAMILIES[family].external if self.is_test else (0, 1, 2, 3)
+        return CORRELATORS[correlator].external if self.is_test else (0, 1, 2, 3)
 
-    def sizes(self, family: str, leg: int) -> tuple[int, int, int]:
+    def sizes(self, placement: Placement) -> tuple[int, int, int]:
         """How many inputs the other legs run over: external ones of a test input's tile over the test inputs too."""
-        first, second, third = (self.inputs if wide else self.top for wide in self._wide(family, leg))
+        first, second, third = (self.inputs if wide else self.top for wide in self._wide(placement))
         return first, second, third
 
-    def _wide(self, family: str, leg: int) -> list[bool]:
-        return [self.is_test and k in FAMILIES[family].external for k in range(4) if k != leg]
+    def _wide(self, placement: Placement) -> list[bool]:
+        return [self.is_test and leg in CORRELATORS[placement.correlator].external for leg in placement.others]
 
-    def at(self, family: str, leg: int, orders: Sequence[int], vectors: Any, looked_up: tuple[Any, Any]) -> Any:
+    def correlator(self, placement: Placement, vectors: Any, lookup: Lookup) -> Any:
         """(event orders, pairings, three other legs) in the eigenbasis, with the last input at one leg.
 
-        `looked_up` is `lookup` of the sizes. What is not in the tile is zero.
+        `lookup` is that of the sizes. What is not in the tile is zero.
         """
         xp = library(self.share)
-        others = [k for k in range(4) if k != leg]
-        code, row = looked_up
         # one more column, of zeros, for what is not in the tile
-        row = xp.where(row < self.where.count, row + self.where.start, self.share.shape[0])
-        found = []
-        for order in orders:
-            for reads in FAMILIES[family].reads[order]:
-                rows = (count * self._rows(tensor, positions, leg, others) for count, tensor, positions in reads)
-                summed = xp.pad(sum(rows, start=np.zeros(())) * self.share, ((0, 0), (0, 1)))
-                found.append(summed[code, row])
-        stacked = xp.stack(found).reshape(len(orders), 3, *self.sizes(family, leg))
-        return turn(stacked, [self._basis(vectors[: self.top], wide, xp) for wide in self._wide(family, leg)])
+        column = xp.where(lookup.row < self.count, lookup.row + self.start, self.share.shape[0])
+        parts = []
+        for order in placement.orders:
+            for reads in CORRELATORS[placement.correlator].reads[order]:
+                tensors = (read.count * self._reordered(read, placement) for read in reads)
+                summed = xp.pad(sum(tensors, start=np.zeros(())) * self.share, ((0, 0), (0, 1)))
+                parts.append(summed[lookup.order, column])
+        stacked = xp.stack(parts).reshape(len(placement.orders), 3, *self.sizes(placement))
+        return to_modes(stacked, [self._basis(vectors[: self.top], wide, xp) for wide in self._wide(placement)])
 
-    def _rows(self, tensor: str, positions: tuple[int, ...], leg: int, others: list[int]):
-        """A tensor, legs at its slots by position, for the six orders of the other legs: (6, quadruples)."""
+    def _reordered(self, read: Read, placement: Placement) -> Any:
+        """A tensor for the six orders of the other legs: (6, quadruples)."""
         rows = []
-        for places in _THREE:
-            place = dict(zip(others, places, strict=True)) | {leg: 3}
-            rows.append(_ROW[tuple(place[position] for position in positions)])
-        return self.tensors[tensor][np.array(rows)]
+        for places in _THREE_PLACES:
+            place = dict(zip(placement.others, places, strict=True)) | {placement.leg: 3}
+            rows.append(_ROW_OF_ORDER[tuple(place[leg] for leg in read.legs)])
+        return self.tensors[read.tensor][np.array(rows)]
 
     def _basis(self, vectors: Any, wide: bool, xp: Any) -> Any:
         if not wide:
@@ -150,13 +173,13 @@ class Tile:
         return xp.block([[vectors, left], [right, xp.eye(more)]])
 
 
-def turn(found, bases: Sequence[np.ndarray]):
+def to_modes(values: Any, bases: Sequence[Any]) -> Any:
     """The last three axes contracted with the rows of three matrices."""
-    *many, first, second, third = found.shape
-    found = (found.reshape(-1, third) @ bases[2]).reshape(-1, second, bases[2].shape[1])
-    found = (bases[1].T @ found).reshape(-1, first, bases[1].shape[1] * bases[2].shape[1])
-    found = bases[0].T @ found
-    return found.reshape(*many, *(basis.shape[1] for basis in bases))
+    *leading, first, second, third = values.shape
+    values = (values.reshape(-1, third) @ bases[2]).reshape(-1, second, bases[2].shape[1])
+    values = (bases[1].T @ values).reshape(-1, first, bases[1].shape[1] * bases[2].shape[1])
+    values = bases[0].T @ values
+    return values.reshape(*leading, *(basis.shape[1] for basis in bases))
 
 
 def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
@@ -168,9 +191,9 @@ def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
     groups = _groups(flow.inputs, training, by_device(CHUNKS) if flow.compiled else 1)
     room = 0 if on_host else max(sum(tile_size(last, training) for last in group) for group in groups)
     for group in groups:
-        waiting = [(last, _with_last(triples(last, training), last)) for last in group]
-        tensors = flow.tensors(np.concatenate([quads for _, quads in waiting]), WANTED, room)
-        yield from _cut(waiting, tensors, training, flow.inputs, on_host)
+        quads_of = {last: _with_last(triples(last, training), last) for last in group}
+        tensors = flow.tensors(np.concatenate([*quads_of.values()]), WANTED, room)
+        yield from _cut_tiles(quads_of, tensors, training, flow.inputs, on_host)
 
 
 def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
@@ -187,23 +210,24 @@ def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
     return groups
 
 
-def _cut(
-    waiting: list[tuple[int, np.ndarray]], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
+def _cut_tiles(
+    quads_of: Mapping[int, np.ndarray], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
 ) -> Iterator[Tile]:
     """The tiles of some last inputs with their quadruples; tensors may be longer than all of these."""
-    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in waiting])
+    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in quads_of.items()])
     length = next(iter(tensors.values())).shape[1]
     shares = np.pad(shares, (0, length - len(shares)))
     start, share = 0, shares if on_host else jnp.asarray(shares)
     arrays = {name: np.asarray(values) for name, values in tensors.items()} if on_host else tensors
-    for last, quads in waiting:
-        count, top = len(quads), min(last + 1, training) if on_host else training
+    for last, quads in quads_of.items():
+        count = len(quads)
+        tile = partial(Tile, last=last, count=count, is_test=last >= training, training=training, inputs=inputs)
         if on_host:
-            here = slice(start, start + count)
-            own = {name: values[:, here] for name, values in arrays.items()}
-            yield Tile(Where(last, 0, count), last >= training, training, inputs, top, shares[here], own)
+            part = slice(start, start + count)
+            own = {name: values[:, part] for name, values in arrays.items()}
+            yield tile(start=0, share=shares[part], tensors=own, top=min(last + 1, training))
         else:
-            yield Tile(Where(last, start, count), last >= training, training, inputs, top, share, arrays)
+            yield tile(start=start, share=share, tensors=arrays, top=training)
         start += count
 
 

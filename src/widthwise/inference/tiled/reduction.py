@@ -8,22 +8,26 @@ and only a few λ_k are met. The end of the chain, a, is treated in the same way
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from widthwise.inference.tiled.forms import FORMS, Form
-from widthwise.inference.tiled.quadruple_tiles import Tile
-from widthwise.inference.tiled.skeleton import Skeleton, skeleton, spread
+from widthwise.inference.tiled.quadruple_tiles import Lookup, Placement, Tile
+from widthwise.inference.tiled.skeleton import Skeleton, evenly_spread, skeleton
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.einsum import against
+from widthwise.inference.trained.einsum import Operand, against
+from widthwise.inference.trained.trained_moments import Basis
 from widthwise.inference.trained.trained_output import Weights
 
-#: Letters by kind of weight, the one of the end first.
-LETTERS = {"once": "ap", "twice": "aqp", "first": "apq", "second": "apqr"}
+#: Letters of the weights of each kind, the one of the end first.
+LETTERS = {"H": "ap", "HH": "aqp", "dH": "apq", "ddH": "apqr"}
+#: Letters of legs that may be test inputs.
+EXTERNAL = "abcd"
 
 
-class Leg(NamedTuple):
+class SkeletalWeights(NamedTuple):
     """Weights (event orders, j, …) with one letter at chosen rates, and ℓ (chosen, modes) of that letter.
 
     The axis of that letter comes right after j, so that two other letters lie together.
@@ -33,79 +37,85 @@ class Leg(NamedTuple):
     combine: Any
 
 
-class Given(NamedTuple):
-    """All that sums need besides tiles: eigenvectors, K and m, and for each kind its ends and weights by letter."""
+class SumOperands(NamedTuple):
+    """All that sums need besides tiles: eigenvectors, K and m of the errors; by kind, ends, and weights by letter."""
 
     vectors: Any
-    operands: dict[str, Any]
+    errors: dict[str, Any]
     ends: dict[str, Any]
-    weights: dict[str, dict[str, Leg]]
+    weights: dict[str, dict[str, SkeletalWeights]]
+
+    @property
+    def at_tests(self) -> bool:
+        return self.ends["H"].shape[1] > len(self.vectors)
 
 
 #: Arrays by form and kind of sum, over the letters of the form; external ones run over modes and then test inputs.
-Sums = dict[str, dict[str, Any]]
+FormSums = dict[str, dict[str, Any]]
 
 
 class Reduction:
     """Sums of all forms for one algorithm, at test inputs or at training inputs."""
 
-    def __init__(
-        self, clock: Clock, rates: np.ndarray, others: int, at_training: bool, K: np.ndarray, mean: np.ndarray,
-        vectors: np.ndarray,
-    ):  # fmt: skip
-        self.rates, self.others, self.at_training = rates, others, at_training
-        operands = {"K": K[: len(rates), : len(rates)], "m": mean[:, : len(rates)]}
-        kinds = {kind: _Kind(kind, clock, rates, others, at_training) for kind in LETTERS}
-        self.event_orders = {kind: found.orders for kind, found in kinds.items()}
-        ends = {kind: found.ends for kind, found in kinds.items()}
-        weights = {kind: {letter: found.at(letter) for letter in LETTERS[kind]} for kind, found in kinds.items()}
-        self.given = Given(vectors, operands, ends, weights)
-        size = {"x": 3, "A": len(mean), "B": len(mean)} | dict.fromkeys("pqr", len(rates))
-        size |= dict.fromkeys("abcd", len(rates) + others)
-        self.sums: Sums = {
-            name: {kind: np.zeros([size[letter] for letter in letters]) for kind, (letters, _) in form.sums.items()}
+    def __init__(self, basis: Basis, clock: Clock, at_training: bool):
+        rates, outputs = basis.rates, len(basis.target)
+        self.basis = basis
+        self.weights = Weights(clock, dict.fromkeys("apqr", rates), 0 if at_training else basis.others, at_training)
+        kinds = {kind: _WeightsOfKind(kind, self.weights) for kind in LETTERS}
+        self.event_orders = {kind: weights.orders for kind, weights in kinds.items()}
+        self.operands = SumOperands(
+            vectors=basis.vectors,
+            errors={"K": basis.tensors["K"][: len(rates), : len(rates)], "m": -basis.target},
+            ends={kind: weights.ends for kind, weights in kinds.items()},
+            weights={kind: {at: weights.skeletal(at) for at in LETTERS[kind]} for kind, weights in kinds.items()},
+        )
+        size = {"x": 3, "A": outputs, "B": outputs} | dict.fromkeys("pqr", len(rates))
+        size |= dict.fromkeys(EXTERNAL, len(rates) + self.weights.others)
+        self.sums: FormSums = {
+            name: {kind: np.zeros([size[letter] for letter in wanted.result]) for kind, wanted in form.sums.items()}
             for name, form in FORMS.items()
         }
 
-    def orders(self, family: str) -> tuple[int, ...]:
-        """Event orders that the algorithm has."""
-        kinds = {form.kind for form in FORMS.values() if form.family == family}
-        return self.event_orders[min(kinds)] if len(kinds) == 1 else (0,)
+    def orders(self, correlator: str) -> tuple[int, ...]:
+        """Event orders that the algorithm has, the same for all forms of a correlator."""
+        return next(self.event_orders[form.kind] for form in FORMS.values() if form.correlator == correlator)
 
 
 def add_tile(
-    tile: Tile, family: str, leg: int, orders: tuple[int, ...], looked_up: tuple[Any, Any], all_sums: list[Sums],
-    all_given: list[Given],
-) -> list[Sums]:  # fmt: skip
-    """Sums of several reductions with a tile added that has its last input at one leg of a family."""
-    found = tile.at(family, leg, orders, all_given[0].vectors, looked_up)
-    added = []
-    for sums, given in zip(all_sums, all_given, strict=True):
+    tile: Tile, placement: Placement, lookup: Lookup, all_sums: list[FormSums], all_operands: list[SumOperands]
+) -> list[FormSums]:
+    """Sums of several reductions with a tile added that has its last input at one leg of a correlator."""
+    correlator = tile.correlator(placement, all_operands[0].vectors, lookup)
+    all_new = []
+    for sums, operands in zip(all_sums, all_operands, strict=True):
         new = dict(sums)
         for name, form in FORMS.items():
-            letter, at_tests = form.legs[leg], given.ends["once"].shape[1] > len(given.vectors)
-            if form.family == family and (at_tests and letter in "abcd" if tile.is_test else True):
-                new[name] = _add_form(form, leg, tile, found, sums[name], given)
-        added.append(new)
-    return added
+            reached = not tile.is_test or (operands.at_tests and form.legs[placement.leg] in EXTERNAL)
+            if form.correlator == placement.correlator and reached:
+                new[name] = _add_form(form, placement.leg, tile, correlator, sums[name], operands)
+        all_new.append(new)
+    return all_new
 
 
-def _add_form(form: Form, leg: int, tile: Tile, found: Any, sums: dict[str, Any], given: Given) -> dict[str, Any]:
+def _add_form(
+    form: Form, leg: int, tile: Tile, correlator: Any, sums: dict[str, Any], operands: SumOperands
+) -> dict[str, Any]:
+    """Sums of a form with those over a tile added, which has its last input at the given leg."""
     letter, rest = form.legs[leg], form.legs[:leg] + form.legs[leg + 1 :]
-    modes = len(given.vectors)
-    # external legs of a form may be internal ones of its family's other forms
-    cut = [slice(None) if tile.is_test and other in "abcd" else slice(modes) for other in rest]
-    here = found[(slice(None), slice(None), *cut)]
-    operands = _weight_operands(form, letter, letter in rest, tile, given)
-    unweighted = letter in rest or not any(letter in letters for letters in form.weights)
+    modes, repeated = len(operands.vectors), letter in rest
+    # external legs of a form may be internal ones of its correlator's other forms
+    cut = [slice(None) if tile.is_test and other in EXTERNAL else slice(modes) for other in rest]
+    part = correlator[(slice(None), slice(None), *cut)]
+    small = _weight_operands(form, letter, repeated, tile, operands)
+    unweighted = repeated or not any(letter in letters for letters in form.weights)
     if unweighted and not tile.is_test:
-        operands.append((given.vectors[tile.where.last], letter))
+        small.append(Operand(operands.vectors[tile.last], letter))
     added = {}
-    for kind, (letters, others) in form.sums.items():
-        all_operands = [*operands, *((given.operands[name], at) for name, at in others)]
+    for kind, (letters, errors) in form.sums.items():
+        all_small = [*small, *(Operand(operands.errors[name], at) for name, at in errors)]
         result = letters.replace(letter, "") if tile.is_test else letters
-        made = against(here, "gx" + rest, all_operands, result)
-        added[kind] = _plus(sums[kind], tuple(_range(one, letter, tile, modes) for one in letters), made)
+        more = against(part, "gx" + rest, all_small, result)
+        added[kind] = _plus(sums[kind], tuple(_range(axis, letter, tile, modes) for axis in letters), more)
     return added
 
 
@@ -117,85 +127,87 @@ def _plus(total: Any, at: tuple[Any, ...], more: Any) -> Any:
     return total
 
 
-def _range(one: str, letter: str, tile: Tile, modes: int) -> Any:
-    if one not in "abcd":
+def _range(axis: str, letter: str, tile: Tile, modes: int) -> Any:
+    """Where a tile adds along an axis of a sum; `letter` is that of its last input."""
+    if axis not in EXTERNAL:
         return slice(None)
     if tile.is_test:
-        return tile.where.last if one == letter else slice(None)
+        return tile.last if axis == letter else slice(None)
     return slice(modes)
 
 
-def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, given: Given) -> list[tuple[Any, str]]:
-    """Weights with the ends that go with them, the letter of the tile's input joined to that input."""
-    operands, ends, modes = [], given.ends[form.kind], len(given.vectors)
-    row = None if tile.is_test else given.vectors[tile.where.last]
+def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, operands: SumOperands) -> list[Operand]:
+    """Weights with the ends that go with them, the letter of the tile's input joined to that input.
+
+    Letters besides those of the form: g, event orders; j and l, chosen ends; k, chosen rates of a letter (`skeletal`).
+    For "dH, ε_p" with a training input z at q: w over (g, j, k, p), ℓ_kq U_zq, and the ends over (j, a).
+    """
+    small, ends, modes = [], operands.ends[form.kind], len(operands.vectors)
+    row = None if tile.is_test else operands.vectors[tile.last]
     for number, letters in enumerate(form.weights):
-        end, inner, joint = letters[0], letters[1:], "jl"[number]
-        here = letter in inner and not repeated
-        weight = given.weights[form.kind][LETTERS[form.kind][1 + inner.index(letter) if here else 0]]
+        end, inner, chosen_end = letters[0], letters[1:], "jl"[number]
+        joined = letter in inner and not repeated
+        at = LETTERS[form.kind][1 + inner.index(letter) if joined else 0]
+        weight = operands.weights[form.kind][at]
         # the event orders are summed once, with the first weight; a second one has a single order
         values, orders = (weight.values, "g") if number == 0 else (weight.values[0], "")
-        skeletal = letter if here else inner[-1] if weight.combine is not None else ""
-        operands.append((values, orders + joint + ("k" + inner.replace(skeletal, "") if skeletal else inner)))
-        if skeletal and not here:
-            operands.append((weight.combine, "k" + skeletal))
+        skeletal = letter if joined else inner[-1] if weight.combine is not None else ""
+        rest = "k" + inner.replace(skeletal, "") if skeletal else inner
+        small.append(Operand(values, orders + chosen_end + rest))
+        if skeletal and not joined:
+            small.append(Operand(weight.combine, "k" + skeletal))
         elif skeletal and row is not None:
-            operands.append((weight.combine * row, "k" + skeletal))
-        if end == letter and not repeated:
-            at_end = ends[:, tile.where.last] if row is None else ends[:, :modes] * row
-            operands.append((at_end, joint if row is None else joint + end))
+            small.append(Operand(weight.combine * row, "k" + skeletal))
+        if end != letter or repeated:
+            small.append(Operand(ends if tile.is_test else ends[:, :modes], chosen_end + end))
+        elif row is None:
+            small.append(Operand(ends[:, tile.last], chosen_end))
         else:
-            operands.append((ends if tile.is_test else ends[:, :modes], joint + end))
-    return operands
+            small.append(Operand(ends[:, :modes] * row, chosen_end + end))
+    return small
 
 
-class _Kind:
+class _WeightsOfKind:
     """Weights of one kind at chosen ends j, with `ends` (j, modes and test inputs); each letter's skeleton once."""
 
-    def __init__(self, kind: str, clock: Clock, rates: np.ndarray, others: int, at_training: bool):
-        self.kind, self.clock, self.rates = kind, clock, rates
-        self.at_training, self.others = at_training, others
-        self.known: dict[str, Leg] = {}
-        look = self._evaluate(rates, min(others, 1), dict.fromkeys(LETTERS[kind][1:], spread(rates)))
-        self.orders = tuple(look)
-        if Weights(clock, dict.fromkeys("apqr", rates), others, at_training).apart:
-            self.chosen, self.with_test = np.zeros(0, int), 1
-            self.ends = np.concatenate([1.0 / rates, np.ones(others)])[None]
+    def __init__(self, kind: str, weights: Weights):
+        self.kind, self.inner, self.weights, self.rates = kind, LETTERS[kind][1:], weights, weights.rates["a"]
+        self.by_letter: dict[str, SkeletalWeights] = {}
+        looked_at = dict.fromkeys(self.inner, evenly_spread(self.rates))
+        sample = self._evaluate(self.rates, min(weights.others, 1), looked_at)
+        self.orders = tuple(sample)
+        if weights.factorise:
+            self.chosen, self.with_test, self.ends = np.zeros(0, int), 1, weights.ends()[None]
             return
-        columns = np.concatenate([values.reshape(len(values), -1) for values in look.values()], axis=1)
-        found = skeleton(columns.T)
+        ends = skeleton(np.concatenate([values.reshape(len(values), -1) for values in sample.values()], axis=1).T)
         # all test inputs are one column
-        self.chosen = np.sort(found.chosen[found.chosen < len(rates)])
-        self.with_test = int(np.any(found.chosen >= len(rates)))
-        order = np.argsort(found.chosen)
-        combine = found.combine[order]
-        self.ends = np.concatenate([combine[:, : len(rates)], np.repeat(combine[:, len(rates) :], others, 1)], axis=1)
+        modes = len(self.rates)
+        self.chosen = np.sort(ends.chosen[ends.chosen < modes])
+        self.with_test = int(np.any(ends.chosen >= modes))
+        combine = ends.combine[np.argsort(ends.chosen)]
+        self.ends = np.concatenate([combine[:, :modes], np.repeat(combine[:, modes:], weights.others, 1)], axis=1)
 
-    def _evaluate(self, ends: np.ndarray, others: int, rates: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
-        weights = Weights(self.clock, rates | {"a": ends}, others, self.at_training)
-        return getattr(weights, self.kind)()
+    def _evaluate(self, ends: np.ndarray, tests: int, rates: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
+        """Weights with a at the rates `ends` and at some test inputs, other letters at their rates."""
+        return getattr(replace(self.weights, rates=rates | {"a": ends}, others=tests), self.kind)()
 
-    def at(self, letter: str) -> Leg:
+    def skeletal(self, letter: str) -> SkeletalWeights:
         """Weights with the other letters at all modes, the letter at its chosen rates.
 
         For the letter of the end, of three others the last one is at chosen rates: no array has three axes of modes.
         """
-        inner = LETTERS[self.kind][1:]
-        letter = inner[-1] if letter not in inner and len(inner) == 3 else letter
-        if letter in self.known:
-            return self.known[letter]
-        rates, combine = dict.fromkeys(inner, self.rates), None
-        if letter in inner:
-            found = self._skeleton(letter)
-            rates[letter], combine = self.rates[found.chosen], found.combine
-        made = self._evaluate(self.rates[self.chosen], self.with_test, rates)
-        axis = 1 + inner.index(letter) if letter in inner else 1
-        self.known[letter] = Leg(np.stack([np.moveaxis(values, axis, 1) for values in made.values()]), combine)
-        return self.known[letter]
+        letter = self.inner[-1] if letter not in self.inner and len(self.inner) == 3 else letter
+        if letter not in self.by_letter:
+            rates, combine, axis = dict.fromkeys(self.inner, self.rates), None, 1
+            if letter in self.inner:
+                chosen, combine = self._skeleton(letter)
+                rates[letter], axis = self.rates[chosen], 1 + self.inner.index(letter)
+            values = self._evaluate(self.rates[self.chosen], self.with_test, rates).values()
+            self.by_letter[letter] = SkeletalWeights(np.stack([np.moveaxis(v, axis, 1) for v in values]), combine)
+        return self.by_letter[letter]
 
     def _skeleton(self, letter: str) -> Skeleton:
-        inner = LETTERS[self.kind][1:]
-        rates = dict.fromkeys(inner, spread(self.rates)) | {letter: self.rates}
-        look = self._evaluate(self.rates[self.chosen], self.with_test, rates).values()
-        axis = 1 + inner.index(letter)
-        return skeleton(np.concatenate([np.moveaxis(v, axis, -1).reshape(-1, len(self.rates)) for v in look]))
+        rates = dict.fromkeys(self.inner, evenly_spread(self.rates)) | {letter: self.rates}
+        sample = self._evaluate(self.rates[self.chosen], self.with_test, rates).values()
+        axis = 1 + self.inner.index(letter)
+        return skeleton(np.concatenate([np.moveaxis(v, axis, -1).reshape(-1, len(self.rates)) for v in sample]))

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import linalg
 
 #: What a further column must add, relative to the largest, to be taken.
-RANK = 1e-13
+NEGLIGIBLE_COLUMN = 1e-13
 #: Rates from the whole spectrum at which the other indices are looked at. With 9 of 20 rates, networks trained to
 #: convergence were 10⁻⁵ off; with 16, 10⁻¹⁰.
 LOOKS = 24
@@ -42,12 +42,12 @@ def skeleton(sample: np.ndarray) -> Skeleton:
     scale = np.where(scale > 0.0, scale, 1.0)
     _, R, pivots = linalg.qr(kept / scale, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
     diagonal = np.abs(np.diag(R))
-    rank = int(np.count_nonzero(diagonal > RANK * diagonal[0]))
+    rank = int(np.count_nonzero(diagonal > NEGLIGIBLE_COLUMN * diagonal[0]))
     combine = np.zeros((rank, sample.shape[1]))
     combine[:, pivots] = linalg.solve_triangular(R[:rank, :rank], R[:rank])
     return Skeleton(pivots[:rank], combine * scale / scale[pivots[:rank]][:, None])
 
 
-def spread(rates: np.ndarray, count: int = LOOKS) -> np.ndarray:
+def evenly_spread(rates: np.ndarray, count: int = LOOKS) -> np.ndarray:
     """Some of the rates, evenly spread in their order, the extreme ones among them."""
     return rates[np.unique(np.linspace(0, len(rates) - 1, count).astype(int))]

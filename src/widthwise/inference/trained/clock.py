@@ -82,9 +82,9 @@ class Clock:
         power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
         while steps:
             if steps & 1:
-                power = _product(power, base)
+                power = _triangle_product(power, base)
             steps >>= 1
-            base = _product(base, base) if steps else base
+            base = _triangle_product(base, base) if steps else base
         return power
 
     @staticmethod
@@ -96,10 +96,10 @@ class Clock:
         scaled = _bidiagonal([-scale * rate for rate in nodes], scale)
         power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
         for term in range(SERIES, 0, -1):
-            power = {at: value / term for at, value in _product(scaled, power).items()}
+            power = {at: value / term for at, value in _triangle_product(scaled, power).items()}
             power |= {(j, j): 1.0 + power[j, j] for j in range(len(nodes))}
         for left in range(squarings - 1, -1, -1):
-            power = _product(power, power)
+            power = _triangle_product(power, power)
             power |= {(j, j): np.exp(-rate * time / 2.0**left) for j, rate in enumerate(nodes)}
         return power
 
@@ -110,5 +110,5 @@ def _bidiagonal(diagonal: Sequence[Any], above: float) -> Triangle:
     return zero | {(j, j): diagonal[j] for j in range(size)} | {(j, j + 1): above for j in range(size - 1)}
 
 
-def _product(left: Triangle, right: Triangle) -> Triangle:
+def _triangle_product(left: Triangle, right: Triangle) -> Triangle:
     return {(i, j): sum(left[i, k] * right[k, j] for k in range(i, j + 1)) for i, j in left}

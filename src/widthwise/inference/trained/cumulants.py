@@ -15,18 +15,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.inference.trained.einsum import einsum
+from widthwise.inference.trained.einsum import Operand, contracted
 
-#: Connected correlators of §3 by the kinds they hold: (pairs of legs with equal outputs, tensor, order of its inputs).
-CONNECTED: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], str, str], ...]] = {
-    ("z", "z"): ((("01",), "G1", "01"),),
-    ("z", "z", "z", "z"): ((("01", "23"), "V", "0123"), (("02", "13"), "V", "0213"), (("03", "12"), "V", "0312")),
-    ("H",): ((("01",), "H1", "01"),),
-    ("H", "H"): ((("01", "23"), "A", "0123"), (("02", "13"), "B", "0213"), (("03", "12"), "B", "0312")),
-    ("z", "z", "H"): ((("01", "23"), "D", "0123"), (("02", "13"), "F", "0213"), (("03", "12"), "F", "0312")),
-    ("dH", "z"): ((("03", "12"), "P", "0123"), (("01", "23"), "Q", "0123"), (("02", "13"), "Q", "0213")),
-    ("ddI",): ((("01", "23"), "R", "0123"), (("02", "13"), "R", "0231"), (("03", "12"), "R", "0312")),
-    ("ddII",): ((("01", "23"), "S", "0123"), (("02", "13"), "T", "0231"), (("03", "12"), "U", "0312")),
+
+class Pairing(NamedTuple):
+    """One term of a connected correlator: legs in pairs of equal outputs, and the tensor with its legs slot by slot.
+
+    Legs are numbered along the factors: of dĤ_ijk;abc z_md they are 0, 1, 2 and 3.
+    """
+
+    pairs: tuple[str, ...]
+    tensor: str
+    slots: str
+
+
+def _four_legs(*tensors: tuple[str, str]) -> tuple[Pairing, ...]:
+    """Tensors and slots where the first leg is paired with the second, the third and the fourth."""
+    pairs = ("01", "23"), ("02", "13"), ("03", "12")
+    return tuple(Pairing(legs, tensor, slots) for legs, (tensor, slots) in zip(pairs, tensors, strict=True))
+
+
+#: The connected correlators of §3, by the kinds of their factors.
+CONNECTED: dict[tuple[str, ...], tuple[Pairing, ...]] = {
+    ("z", "z"): (Pairing(("01",), "G1", "01"),),
+    ("z", "z", "z", "z"): _four_legs(("V", "0123"), ("V", "0213"), ("V", "0312")),
+    ("H",): (Pairing(("01",), "H1", "01"),),
+    ("H", "H"): _four_legs(("A", "0123"), ("B", "0213"), ("B", "0312")),
+    ("z", "z", "H"): _four_legs(("D", "0123"), ("F", "0213"), ("F", "0312")),
+    ("dH", "z"): _four_legs(("Q", "0123"), ("Q", "0213"), ("P", "0123")),
+    ("ddI",): _four_legs(("R", "0123"), ("R", "0231"), ("R", "0312")),
+    ("ddII",): _four_legs(("S", "0123"), ("T", "0231"), ("U", "0312")),
 }
 
 
@@ -36,11 +54,6 @@ class Factor(NamedTuple):
     kind: str
     outputs: str
     inputs: str
-
-
-class Operand(NamedTuple):
-    values: np.ndarray
-    letters: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +110,7 @@ def average(polynomial: Iterable[Monomial], result: str, cumulants: Cumulants) -
     >>> [float(part[0, 0]) for part in average([z4], "Ia", Cumulants(tensors, np.zeros((1, 1))))]   # 3K², 6KG1 + 3V
     [12.0, 15.0]
     """
-    return _total([(term, len(term.factors)) for term in polynomial], result, cumulants, joined=False)
+    return _sum_over_arrangements([(term, len(term.factors)) for term in polynomial], result, cumulants, joined=False)
 
 
 def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str, cumulants: Cumulants) -> Averages:
@@ -111,14 +124,14 @@ def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str,
     """
     right = list(right)
     products = [(first * second, len(first.factors)) for first in left for second in right]
-    return _total(products, result, cumulants, joined=True)
+    return _sum_over_arrangements(products, result, cumulants, joined=True)
 
 
-def evaluate(polynomial: Iterable[Monomial], result: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
+def evaluate_polynomial(polynomial: Iterable[Monomial], result: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
     """The polynomial at given values: z[I, a], H[I, J, a, b], dH[I, J, K, a, b, c], and so on.
 
     >>> square = monomial(np.ones(2), "a", ("z", "I", "a"), ("z", "I", "a"))
-    >>> evaluate([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
+    >>> evaluate_polynomial([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
     [[1.0, 9.0]]
     """
     total: Any = 0.0
@@ -127,26 +140,30 @@ def evaluate(polynomial: Iterable[Monomial], result: str, values: Mapping[str, n
         for factor in term.factors:
             letters = factor.outputs + factor.inputs
             operands.append(Operand(_shortened(values[factor.kind], letters, term.sizes), letters))
-        total = total + _product(operands, result)
+        total = total + contracted(operands, result)
     return total
 
 
 class _Block(NamedTuple):
-    """Factors, by position, in one correlator: "mean", "K", or one of order 1/n."""
+    """Factors of a monomial, by position, that are averaged together, and a pairing of their legs."""
 
-    members: tuple[int, ...]
-    pairs: tuple[str, ...]
-    tensor: str
-    order: str
+    factors: tuple[int, ...]
+    pairing: Pairing
 
 
-def _total(terms: Sequence[tuple[Monomial, int]], result: str, cumulants: Cumulants, joined: bool) -> Averages:
+_MEAN, _KERNEL = Pairing((), "mean", "0"), Pairing(("01",), "K", "01")
+
+
+def _sum_over_arrangements(
+    terms: Sequence[tuple[Monomial, int]], result: str, cumulants: Cumulants, joined: bool
+) -> Averages:
+    """Terms, each with how many of its factors stand left; `joined`: only where left and right meet in a block."""
     sizes = {letter: size for term, _ in terms for letter, size in term.sizes.items()}
     shape = [len(cumulants.mean) if letter.isupper() else sizes[letter] for letter in result]
     totals = (np.zeros(shape), np.zeros(shape))
     for term, border in terms:
         for power, blocks in _arrangements([factor.kind for factor in term.factors]):
-            if not joined or any(min(block.members) < border <= max(block.members) for block in blocks):
+            if not joined or any(min(block.factors) < border <= max(block.factors) for block in blocks):
                 totals[power][...] += _contract(term, blocks, result, cumulants)
     return Averages(*totals)
 
@@ -157,14 +174,14 @@ def _arrangements(kinds: Sequence[str]) -> Iterator[tuple[int, list[_Block]]]:
     others = [k for k, kind in enumerate(kinds) if kind != "z"]
     if not others:
         yield from ((0, blocks) for blocks in _pairings(free))
-    for holds, correlators in CONNECTED.items():
-        if sorted(kind for kind in holds if kind != "z") != sorted(kinds[k] for k in others):
+    for connected, pairings in CONNECTED.items():
+        if sorted(kind for kind in connected if kind != "z") != sorted(kinds[k] for k in others):
             continue
-        for chosen in combinations(free, holds.count("z")):
-            left = [k for k in free if k not in chosen]
-            members = (*chosen, *others) if holds[0] == "z" else (*others, *chosen)
-            for pairs, tensor, order in correlators:
-                yield from ((1, [_Block(members, pairs, tensor, order), *rest]) for rest in _pairings(left))
+        for chosen in combinations(free, connected.count("z")):
+            unpaired = [k for k in free if k not in chosen]
+            factors = (*chosen, *others) if connected[0] == "z" else (*others, *chosen)
+            for pairing in pairings:
+                yield from ((1, [_Block(factors, pairing), *rest]) for rest in _pairings(unpaired))
 
 
 def _pairings(free: Sequence[int]) -> Iterator[list[_Block]]:
@@ -174,10 +191,10 @@ def _pairings(free: Sequence[int]) -> Iterator[list[_Block]]:
         return
     first, *others = free
     for rest in _pairings(others):
-        yield [_Block((first,), (), "mean", "0"), *rest]
+        yield [_Block((first,), _MEAN), *rest]
     for partner in others:
         for rest in _pairings([k for k in others if k != partner]):
-            yield [_Block((first, partner), ("01",), "K", "01"), *rest]
+            yield [_Block((first, partner), _KERNEL), *rest]
 
 
 def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: Cumulants):
@@ -190,14 +207,14 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
         return letter
 
     operands = [*term.coefficients]
-    for members, pairs, tensor, order in blocks:
-        outputs = "".join(term.factors[k].outputs for k in members)
-        inputs = "".join(term.factors[k].inputs for k in members)
+    for factors, (pairs, tensor, slots) in blocks:
+        outputs = "".join(term.factors[k].outputs for k in factors)
+        inputs = "".join(term.factors[k].inputs for k in factors)
         for pair in pairs:
             first, second = sorted((representative(outputs[int(k)]) for k in pair), key=lambda c: (c not in result, c))
             if first != second:
                 same[second] = first
-        letters = "".join(inputs[int(k)] for k in order)
+        letters = "".join(inputs[int(k)] for k in slots)
         values = cumulants.mean if tensor == "mean" else cumulants.tensors[tensor]
         letters = outputs + letters if tensor == "mean" else letters
         operands.append(Operand(_shortened(values, letters, term.sizes), letters))
@@ -208,14 +225,9 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
     operands += [Operand(np.eye(count), letter + representative(letter)) for letter in result if letter in same]
     present = "".join(letters for _, letters in operands)
     operands += [Operand(np.ones(count), letter) for letter in result if letter.isupper() and letter not in present]
-    return count ** len(loops) * _product(operands, result)
+    return count ** len(loops) * contracted(operands, result)
 
 
 def _shortened(values: np.ndarray, letters: str, sizes: Mapping[str, int]) -> np.ndarray:
     """The first entries along every index that a coefficient runs over only in part."""
     return values[tuple(slice(sizes.get(letter)) for letter in letters)]
-
-
-def _product(operands: Sequence[Operand], result: str) -> np.ndarray:
-    letters = ",".join(operand.letters for operand in operands)
-    return einsum(f"{letters}->{result}", *(operand.values for operand in operands))

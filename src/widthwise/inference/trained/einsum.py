@@ -12,6 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 
+class Operand(NamedTuple):
+    """An array with one letter for each of its axes."""
+
+    values: Any
+    letters: str
+
+
 def einsum(expression: str, *operands: Any) -> Any:
     """Sums of products, as in numpy; compiled where the first operand is an array of jax.
 
@@ -22,6 +29,15 @@ def einsum(expression: str, *operands: Any) -> Any:
         return jnp.einsum(expression, *operands, optimize="dp")
     path = _path(expression, *(np.shape(operand) for operand in operands)) if len(operands) > 2 else False
     return np.einsum(expression, *operands, optimize=path)
+
+
+def contracted(operands: Sequence[tuple[Any, str]], result: str) -> Any:
+    """`einsum` of operands that carry their letters.
+
+    >>> float(contracted([Operand(np.ones(2), "a"), Operand(np.eye(2), "ab")], "b")[0])
+    1.0
+    """
+    return einsum(",".join(letters for _, letters in operands) + "->" + result, *(values for values, _ in operands))
 
 
 def against(large: Any, letters: str, small: Sequence[tuple[Any, str]], result: str) -> Any:
@@ -35,17 +51,20 @@ def against(large: Any, letters: str, small: Sequence[tuple[Any, str]], result: 
     2.0
     """
     if isinstance(large, np.ndarray):
-        plan = _in_place(letters, tuple(some for _, some in small), result)
+        plan = _in_place(letters, tuple(its_letters for _, its_letters in small), result)
         if plan is not None:
-            return _carry_out(plan, large, letters, small, result)
-        # in the order of the large array, so that both are read along
-        joint = "".join(at for at in dict.fromkeys(letters + result) if any(at in some for _, some in small))
+            return _matrix_products(plan, large, letters, small, result)
         sizes = {
-            at: size for values, some in [(large, letters), *small] for at, size in zip(some, values.shape, strict=True)
+            letter: size
+            for values, its_letters in [(large, letters), *small]
+            for letter, size in zip(its_letters, values.shape, strict=True)
         }
-        if math.prod(sizes[at] for at in joint) <= large.size:
-            return np.einsum(f"{letters},{joint}->{result}", large, _product(small, joint))
-    return _product([(large, letters), *small], result)
+        of_small = {letter for _, its_letters in small for letter in its_letters}
+        # in the order of the large array, so that both are read along
+        joint = "".join(letter for letter in dict.fromkeys(letters + result) if letter in of_small)
+        if math.prod(sizes[letter] for letter in joint) <= large.size:
+            return np.einsum(f"{letters},{joint}->{result}", large, contracted(small, joint))
+    return contracted([(large, letters), *small], result)
 
 
 class _Plan(NamedTuple):
@@ -68,48 +87,50 @@ class _Plan(NamedTuple):
 @lru_cache(maxsize=4096)
 def _in_place(letters: str, small: tuple[str, ...], result: str) -> _Plan | None:
     """How to sum a large array with a weight by products of matrices that lie as they are, if it can be done so."""
-    closed = [at for at in letters if at not in result]
-    touching = [number for number, some in enumerate(small) if set(some) & set(closed)]
+    closed = [letter for letter in letters if letter not in result]
+    touching = [number for number, its_letters in enumerate(small) if set(its_letters) & set(closed)]
     if len({*letters}) < len(letters) or letters[0] not in closed or not touching:
         return None
     weight = max(touching, key=lambda number: len(small[number]))
     block, factors = "".join(closed[1:]), [number for number in touching if number != weight]
-    at = small[weight]
-    free, outer = at[1 : len(at) - len(block)], {one for number in factors for one in small[number]} - {*block}
-    lies = at[0] == letters[0] and at.endswith(block) and not {*free, *outer} & {*letters}
-    if not lies or not block or outer & {*at} or not (letters.endswith(block) or letters[2:].startswith(block)):
+    of_weight = small[weight]
+    free = of_weight[1 : len(of_weight) - len(block)]
+    outer = {letter for number in factors for letter in small[number]} - {*block}
+    aligned = of_weight[0] == letters[0] and of_weight.endswith(block) and not {*free, *outer} & {*letters}
+    if not aligned or not block or outer & {*of_weight}:
+        return None
+    if not (letters.endswith(block) or letters[2:].startswith(block)):
         return None
     rest = [number for number in range(len(small)) if number not in touching]
     return _Plan(weight, factors, rest, block, free, "".join(sorted(outer)), letters.endswith(block))
 
 
-def _carry_out(plan: _Plan, large: np.ndarray, letters: str, small: Sequence[tuple[Any, str]], result: str) -> Any:
+def _matrix_products(
+    plan: _Plan, large: np.ndarray, letters: str, small: Sequence[tuple[Any, str]], result: str
+) -> Any:
     """The large array is read where it lies, once for each combination of outer letters."""
-    weight, _ = small[plan.weight]
-    shape = weight.shape[1 : 1 + len(plan.free)]
+    weights, _ = small[plan.weight]
+    free_sizes = weights.shape[1 : 1 + len(plan.free)]
     factor = np.ones((1,) * len(plan.block))
     if plan.factors:
-        factor = _product([small[number] for number in plan.factors], plan.outer + plan.block)
-    many = factor.shape[: len(plan.outer)]
-    summed = []
-    for index in np.ndindex(*many):
+        factor = contracted([small[number] for number in plan.factors], plan.outer + plan.block)
+    outer_sizes = factor.shape[: len(plan.outer)]
+    sums = []
+    for index in np.ndindex(*outer_sizes):
         total: Any = 0.0
-        for part, its_weight in zip(large, weight, strict=True):
-            matrix = (its_weight * factor[index]).reshape(math.prod(shape), -1)
+        for part, weight in zip(large, weights, strict=True):
+            matrix = (weight * factor[index]).reshape(math.prod(free_sizes), -1)
             if plan.last:
-                total += (part.reshape(-1, matrix.shape[1]) @ matrix.T).reshape(*part.shape[: -len(plan.block)], *shape)
+                product = part.reshape(-1, matrix.shape[1]) @ matrix.T
+                total += product.reshape(*part.shape[: -len(plan.block)], *free_sizes)
             else:
-                made = matrix @ part.reshape(len(part), matrix.shape[1], -1)
-                total += made.reshape(len(part), *shape, *part.shape[1 + len(plan.block) :])
-        summed.append(total)
-    kept = [at for at in letters[1:] if at not in plan.block]
+                product = matrix @ part.reshape(len(part), matrix.shape[1], -1)
+                total += product.reshape(len(part), *free_sizes, *part.shape[1 + len(plan.block) :])
+        sums.append(total)
+    kept = [letter for letter in letters[1:] if letter not in plan.block]
     now = [*kept, *plan.free] if plan.last else [kept[0], *plan.free, *kept[1:]]
-    whole = np.stack(summed).reshape(*many, *summed[0].shape)
-    return _product([(whole, plan.outer + "".join(now)), *(small[number] for number in plan.rest)], result)
-
-
-def _product(operands: Sequence[tuple[Any, str]], result: str) -> Any:
-    return einsum(",".join(letters for _, letters in operands) + "->" + result, *(values for values, _ in operands))
+    whole = np.stack(sums).reshape(*outer_sizes, *sums[0].shape)
+    return contracted([(whole, plan.outer + "".join(now)), *(small[number] for number in plan.rest)], result)
 
 
 @lru_cache(maxsize=4096)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import Factor, Monomial, Operand, average
-from widthwise.inference.trained.einsum import einsum
+from widthwise.inference.trained.cumulants import Factor, Monomial, average
+from widthwise.inference.trained.einsum import Operand, einsum
 from widthwise.inference.trained.trained_moments import Basis
 
 

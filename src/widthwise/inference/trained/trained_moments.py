@@ -18,11 +18,20 @@ from widthwise.inference.training_kernel import Spectrum
 SECOND_COPY = str.maketrans("IJKMapqr", "ABCDbstu")
 
 
-class Moments(NamedTuple):
+class OutputMoments(NamedTuple):
     """Mean (outputs, inputs) and covariance (outputs, inputs, outputs, inputs) of one order in 1/n."""
 
     mean: np.ndarray
     covariance: np.ndarray
+
+    @classmethod
+    def zero(cls, outputs: int, inputs: int) -> OutputMoments:
+        return cls(np.zeros((outputs, inputs)), np.zeros((outputs, inputs, outputs, inputs)))
+
+    def read_out(self, readout: np.ndarray) -> OutputMoments:
+        """The same of linear combinations (combinations, inputs) of the inputs."""
+        covariance = einsum("xa,iajb,yb->ixjy", readout, self.covariance, readout)
+        return OutputMoments(self.mean @ readout.T, covariance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,37 +74,39 @@ def rotate(tensor: np.ndarray, U: np.ndarray) -> np.ndarray:
     return tensor
 
 
-def moments_at_tests(basis: Basis, clock: Clock) -> tuple[Moments, Moments]:
+def readout_at_tests(Theta: np.ndarray, modes: int) -> np.ndarray:
+    """z*_x = Y_x − Θ_xu Y_u as a matrix (tests, modes and tests), from Θ on modes and test inputs."""
+    return np.concatenate([-Theta[modes:, :modes], np.eye(len(Theta) - modes)], axis=1)
+
+
+def moments_at_tests(basis: Basis, clock: Clock) -> tuple[OutputMoments, OutputMoments]:
     """Moments at the test inputs, of order 1 and of order 1/n."""
-    modes = len(basis.rates)
-    readout = np.concatenate([-basis.Theta[modes:, :modes], np.eye(basis.others)], axis=1)
-    return _moments(trained_output(clock, basis.rates, basis.others), basis.cumulants, readout)
+    order0, order1 = _joint_moments(trained_output(clock, basis.rates, basis.others), basis.cumulants)
+    readout = readout_at_tests(basis.Theta, len(basis.rates))
+    return order0.read_out(readout), order1.read_out(readout)
 
 
-def moments_at_training(basis: Basis, clock: Clock) -> tuple[Moments, Moments]:
+def moments_at_training(basis: Basis, clock: Clock) -> tuple[OutputMoments, OutputMoments]:
     """The same at the training inputs; the mean of order 1 includes the targets."""
-    outputs, modes = basis.target.shape
-    if clock.duration is None:
-        zero = np.zeros((outputs, modes)), np.zeros((outputs, modes, outputs, modes))
-        return Moments(zero[0] + basis.target @ basis.vectors.T, zero[1]), Moments(*zero)
-    errors = trained_output(clock, basis.rates, 0, at_training=True)
-    order0, order1 = _moments(errors, basis.cumulants, basis.vectors)
-    return Moments(order0.mean + basis.target @ basis.vectors.T, order0.covariance), order1
+    order0 = order1 = OutputMoments.zero(*basis.target.shape)
+    # trained to convergence the training data are fitted: nothing is random there
+    if clock.duration is not None:
+        errors = trained_output(clock, basis.rates, 0, at_training=True)
+        order0, order1 = (part.read_out(basis.vectors) for part in _joint_moments(errors, basis.cumulants))
+    return order0._replace(mean=order0.mean + basis.target @ basis.vectors.T), order1
 
 
-def _moments(outputs: list[Monomial], cumulants: Cumulants, readout: np.ndarray) -> tuple[Moments, Moments]:
+def _joint_moments(outputs: list[Monomial], cumulants: Cumulants) -> tuple[OutputMoments, OutputMoments]:
+    """Moments, of order 1 and of order 1/n, of polynomials over "Ia"."""
     copies = [term.renamed(SECOND_COPY) for term in outputs]
     means = average(outputs, "Ia", cumulants)
-    spreads = [np.zeros((*part.shape, *part.shape)) for part in means]
+    covariances = [np.zeros((*part.shape, *part.shape)) for part in means]
     for k, term in enumerate(outputs):
         # the other order of two different terms is the transpose
         same = covariance([term], copies[k : k + 1], "IaAb", cumulants)
         mixed = covariance([term], copies[k + 1 :], "IaAb", cumulants) if k + 1 < len(copies) else None
-        for power, spread in enumerate(spreads):
-            spread += same[power]
+        for power, total in enumerate(covariances):
+            total += same[power]
             if mixed is not None:
-                spread += mixed[power] + mixed[power].transpose(2, 3, 0, 1)
-    return tuple(
-        Moments(mean @ readout.T, einsum("xa,iajb,yb->ixjy", readout, spread, readout))
-        for mean, spread in zip(means, spreads, strict=True)
-    )  # pyright: ignore[reportReturnType]
+                total += mixed[power] + mixed[power].transpose(2, 3, 0, 1)
+    return OutputMoments(means.order0, covariances[0]), OutputMoments(means.order1, covariances[1])

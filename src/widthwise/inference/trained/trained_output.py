@@ -12,26 +12,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import Factor, Monomial, Operand
+from widthwise.inference.trained.cumulants import Factor, Monomial
+from widthwise.inference.trained.einsum import Operand
 
-#: Event orders of dĤ: one after another, both at one step. Of ddĤ: one after another, the last two at one step, the
-#: first two at one step, all three at one step. Terms of theory §8: kind, outputs, inputs, how often each order counts.
-FIRST = (
-    ("dH", "IJK", "apq", (1, 1 / 2)),
-    ("dH", "JIK", "paq", (1, 0)),
+
+class EventTerm(NamedTuple):
+    """A term of theory §8, and how often it counts in each order of events.
+
+    Event orders of dĤ: one after another; both at one step. Of ddĤ: one after another; the last two at one step; the
+    first two at one step; all three at one step. Gradient flow has the first alone.
+    """
+
+    factor: Factor
+    counts: tuple[float, ...]
+
+
+#: The dH terms, M[dH_ijk;xpq + dH_jik;pxq].
+DH_TERMS = (
+    EventTerm(Factor("dH", "IJK", "apq"), (1, 1 / 2)),
+    EventTerm(Factor("dH", "JIK", "paq"), (1, 0)),
 )
-SECOND = (
-    ("ddI", "IJKM", "apqr", (1, 1 / 2, 1 / 2, 1 / 6)),
-    ("ddII", "IJKM", "apqr", (1, 1, 1 / 2, 0)),
-    ("ddII", "IKJM", "aqpr", (1, 0, 1 / 2, 0)),
-    ("ddI", "JIKM", "paqr", (1, 1 / 2, 0, 0)),
-    ("ddII", "JIKM", "paqr", (1, 0, 0, 0)),
-    ("ddII", "JKIM", "pqar", (1, 0, 0, 0)),
+#: The ddH terms, in the order in which theory §8 has them.
+DDH_TERMS = (
+    EventTerm(Factor("ddI", "IJKM", "apqr"), (1, 1 / 2, 1 / 2, 1 / 6)),
+    EventTerm(Factor("ddII", "IJKM", "apqr"), (1, 1, 1 / 2, 0)),
+    EventTerm(Factor("ddII", "IKJM", "aqpr"), (1, 0, 1 / 2, 0)),
+    EventTerm(Factor("ddI", "JIKM", "paqr"), (1, 1 / 2, 0, 0)),
+    EventTerm(Factor("ddII", "JIKM", "paqr"), (1, 0, 0, 0)),
+    EventTerm(Factor("ddII", "JKIM", "pqar"), (1, 0, 0, 0)),
 )
 
 
@@ -44,38 +57,40 @@ def trained_output(clock: Clock, rates: np.ndarray, others: int, at_training: bo
     [1, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4]
     """
     weights = Weights(clock, dict.fromkeys("apqr", rates), others, at_training)
-    errors = ("z", "J", "p"), ("z", "K", "q"), ("z", "M", "r")
+    errors = Factor("z", "J", "p"), Factor("z", "K", "q"), Factor("z", "M", "r")
+    H_ap, H_aq, H_qp = Factor("H", "IJ", "ap"), Factor("H", "IJ", "aq"), Factor("H", "JK", "qp")
     terms = [
-        _monomial(weights, weights.free()[0], "a", ("z", "I", "a")),
-        _monomial(weights, -weights.once()[0], "ap", ("H", "IJ", "ap"), ("z", "J", "p")),
-        _monomial(weights, weights.twice()[0], "aqp", ("H", "IJ", "aq"), ("H", "JK", "qp"), ("z", "K", "p")),
+        _weighted_factors(weights, weights.free()[0], "a", Factor("z", "I", "a")),
+        _weighted_factors(weights, -weights.H()[0], "ap", H_ap, errors[0]),
+        _weighted_factors(weights, weights.HH()[0], "aqp", H_aq, H_qp, Factor("z", "K", "p")),
     ]
     for table, orders, letters, sign in (
-        (FIRST, weights.first(), "apq", 1.0),
-        (SECOND, weights.second(), "apqr", -1.0),
+        (DH_TERMS, weights.dH(), "apq", 1.0),
+        (DDH_TERMS, weights.ddH(), "apqr", -1.0),
     ):
-        for kind, outputs, inputs, counts in table:
-            found = [sign * counts[k] * values for k, values in orders.items() if counts[k]]
-            if found:
-                total = sum(found[1:], found[0])
-                terms.append(_monomial(weights, total, letters, (kind, outputs, inputs), *errors[: len(letters) - 1]))
+        for factor, counts in table:
+            counted = [sign * counts[order] * values for order, values in orders.items() if counts[order]]
+            if counted:
+                total = sum(counted[1:], counted[0])
+                terms.append(_weighted_factors(weights, total, letters, factor, *errors[: len(letters) - 1]))
     return terms
 
 
-def _monomial(weights: Weights, values: np.ndarray, letters: str, *factors: tuple[str, str, str]) -> Monomial:
-    """Weights × factors, in two pieces where a stands apart."""
+def _weighted_factors(weights: Weights, values: np.ndarray, letters: str, *factors: Factor) -> Monomial:
+    """Weights × factors, in two pieces where the weights factorise."""
+    if not weights.factorise:
+        return Monomial((Operand(values, letters),), factors)
     inner = (Operand(values[0], letters[1:]),) if letters[1:] else ()
-    apart = (Operand(weights.ends(), "a"), *inner)
-    return Monomial(apart if weights.apart else (Operand(values, letters),), tuple(Factor(*f) for f in factors))
+    return Monomial((Operand(weights.ends(), "a"), *inner), factors)
 
 
 @dataclass(frozen=True)
 class Weights:
     """Weights of all terms, for rates by letter; the indices follow a in the order of theory §8.
 
-    Along a stand the modes with the rates of "a", then the test inputs. Trained to convergence a weight is that of the
-    end times that of the events before: a is then `apart`, the axis of a has length one, and `ends` goes with it.
-    Each is a dictionary of event orders, as in `FIRST` and `SECOND`, those that the algorithm has.
+    Along a stand the modes with the rates of "a", then the test inputs. Trained to convergence weights `factorise` into
+    that of the end, a, and that of the events before: the axis of a then has length one, and `ends` goes with it.
+    Each is a dictionary by event order (see `EventTerm`), of those that the algorithm has.
     """
 
     clock: Clock
@@ -84,27 +99,31 @@ class Weights:
     at_training: bool
 
     @property
-    def apart(self) -> bool:
+    def factorise(self) -> bool:
         return self.clock.duration is None and not self.at_training
 
     def ends(self) -> np.ndarray:
         """1/λ_a at modes, 1 at test inputs."""
         return np.concatenate([1.0 / self.rates["a"], np.ones(self.others)])
 
+    def with_ends(self, values: np.ndarray) -> np.ndarray:
+        """Weights (a, …) with the whole axis of a, whether they factorise or not."""
+        return values * self.ends().reshape(-1, *(1 for _ in values.shape[1:])) if self.factorise else values
+
     def free(self) -> dict[int, np.ndarray]:
         """Of ε_a, over "a"."""
         return {0: self._chain()}
 
-    def once(self) -> dict[int, np.ndarray]:
+    def H(self) -> dict[int, np.ndarray]:
         """Of ΔĤ_ap ε_p, over "ap"."""
         return {0: self._chain(self.rates["p"])}
 
-    def twice(self) -> dict[int, np.ndarray]:
+    def HH(self) -> dict[int, np.ndarray]:
         """Of ΔĤ_aq ΔĤ_qp ε_p, over "aqp"."""
         return {0: self._chain(self.rates["q"][:, None], self.rates["p"])}
 
-    def first(self) -> dict[int, np.ndarray]:
-        """Of the dĤ terms, over "apq"."""
+    def dH(self) -> dict[int, np.ndarray]:
+        """Of the dH terms, over "apq"."""
         clock, p, q = self.clock, self.rates["p"][:, None], self.rates["q"]
         if clock.single:
             return {1: self._chain(p, q)}
@@ -112,8 +131,8 @@ class Weights:
         orders = {0: clock.kept(p) * self._chain(p, joint)}
         return orders | {1: clock.step * self._chain(joint)} if clock.at_once else orders
 
-    def second(self) -> dict[int, np.ndarray]:
-        """Of the ddĤ terms, over "apqr"."""
+    def ddH(self) -> dict[int, np.ndarray]:
+        """Of the ddH terms, over "apqr"."""
         clock, p, q, r = self.clock, self.rates["p"][:, None, None], self.rates["q"][:, None], self.rates["r"]
         if clock.single:
             return {3: self._chain(p, q, r)}
@@ -130,7 +149,7 @@ class Weights:
     def _chain(self, *nodes: Any) -> np.ndarray:
         """Weights (a, …) of a chain through the given rates, which are laid out over the indices that follow a."""
         inner = np.broadcast_shapes(*(np.shape(node) for node in nodes))
-        if self.apart:
+        if self.factorise:
             return np.broadcast_to(self.clock.chain(*nodes), (1, *inner))
         modes = self.rates["a"].reshape(-1, *(1 for _ in inner))
         if self.at_training:
