@@ -114,7 +114,7 @@ class TestEquality:
         """As on an accelerator; at depth 3 with faces."""
         net = NET if depth == 3 else ww.MLP([3, 40, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
         monkeypatch.setattr("widthwise.flow.tensors.quadruple_flow.COMPILE_FROM", 2)
-        for place in ("flow.quadruple_flow", "inference.tiles"):
+        for place in ("flow.tensors.quadruple_flow", "inference.tiled.quadruple_tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
         monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECES", dict.fromkeys((0, 32, 64, 128), 16))
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
