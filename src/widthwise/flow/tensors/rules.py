@@ -42,7 +42,7 @@ class _NotedEntries(list):
         return np.ones((1,) * 4)
 
 
-def _run(rule: Callable[[LayerStep, Mapping[str, Any]], Terms]) -> tuple[_Noting, _Noting]:
+def _noted_run(rule: Callable[[LayerStep, Mapping[str, Any]], Terms]) -> tuple[_Noting, _Noting]:
     """Four-point expectations by orders, and tensors by name, that a rule has read."""
     one = np.ones((1, 1))
     legs = Legs(value=one, aa=one, ab=one, aaaa=one, aaab=one, aabb=one, error=0.0)
@@ -52,7 +52,7 @@ def _run(rule: Callable[[LayerStep, Mapping[str, Any]], Terms]) -> tuple[_Noting
     return fours, tensors
 
 
-_NOTES = {name: _run(rule) for name, rule in RULES.items()}
+_NOTES = {name: _noted_run(rule) for name, rule in RULES.items()}
 #: Tensors of layer l that each tensor of layer l+1 is made of.
 NEEDS: dict[str, tuple[str, ...]] = {name: tuple(tensors) for name, (_, tensors) in _NOTES.items()}
 #: Four-point expectations that each rule reads, in the index order in which it reads them.
