@@ -16,7 +16,7 @@ import time
 import jax
 import numpy as np
 
-from widthwise.experiments.estimators import ORDERS, check_names, observe_batch
+from widthwise.experiments.estimators import check_names, observe_batch
 from widthwise.experiments.extrapolation import extrapolate
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tally import Tally
@@ -29,6 +29,7 @@ from widthwise.inference.trained.kernel_change import mean_kernel_change
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network import MLP, GradientDescent, GradientFlow
+from widthwise.tensors import CORRECTIONS
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4], [-0.7, 0.5, 0.3], [0.3, 0.9, -0.2]])
 Y = np.array([[1.5, 0.3], [0.5, -0.4], [-0.6, 0.8], [0.2, 1.1]])
@@ -57,14 +58,14 @@ def tensor_case(activation: str, depth: int, inputs: int, widths, networks: int,
     for n in widths:
         net = network(activation, depth, n, 2)
         tally, ref = Tally(net.n), reference(net, X[:inputs])
-        names = check_names(net.activation, ORDERS)
+        names = check_names(net.activation, CORRECTIONS)
         for start in range(0, networks, batch):
             indices = np.arange(start, start + batch)
             tally.add(indices, *observe_batch(net, n, indices, X[:inputs], names, ref))
         found.append(tally.replicates())
     theory = finite_flow(network(activation, depth, widths[-1], 2), X[:inputs]).tensors
     rows = {}
-    for name in ORDERS:
+    for name in CORRECTIONS:
         result = extrapolate(widths, [values[name] for values in found]).value
         rows[name] = pulls(result.value, result.error, theory[name][-1])
     worst = max(rows, key=lambda name: rows[name][0])

@@ -20,16 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.experiments.estimators import ORDERS, check_names, draw_batch, observe_drawn
+from widthwise.experiments.estimators import check_names, draw_batch, observe_drawn
 from widthwise.experiments.programme import Chunk, Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent, GradientFlow
+from widthwise.tensors import CORRECTIONS
 
 INPUTS = np.random.default_rng(0).normal(size=(6, 3))
 TARGETS = np.array([[0.8, -0.5, 0.3, 0.6]])
-KINDS = {"Ĥ": (), "V A B D F": ("V", "A", "B", "D", "F"), "all": tuple(ORDERS)}
+KINDS = {"Ĥ": (), "V A B D F": ("V", "A", "B", "D", "F"), "all": CORRECTIONS}
 #: float64 numbers of a batch, above which a row is left out.
 ROOM = 1 << 31
 STEPS = 100

@@ -12,8 +12,9 @@ from widthwise.comparison.probability import chi_square_probability
 from widthwise.comparison.verdicts import AGREES, DISAGREES, ONE_WIDTH, TOO_NARROW, TOO_NOISY
 from widthwise.errors import InvalidInput
 from widthwise.experiments.correlation import correlation_traces
-from widthwise.experiments.symmetries import SYMMETRIES, distinct_entries
+from widthwise.experiments.symmetries import distinct_entries
 from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.tensors import TENSORS
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 
@@ -24,10 +25,9 @@ def network(width=24, depth=3, activation="tanh"):
 
 def generated(name):
     """The group that the listed permutations of slots generate."""
-    slots = len(SYMMETRIES[name][0]) if SYMMETRIES[name] else 4
-    found = {tuple(range(slots))}
+    found = {tuple(range(TENSORS[name].slots))}
     while True:
-        more = {tuple(one[i] for i in by) for one in found for by in SYMMETRIES[name]} | found
+        more = {tuple(one[i] for i in by) for one in found for by in TENSORS[name].symmetry} | found
         if more == found:
             return found
         found = more
@@ -36,7 +36,7 @@ def generated(name):
 def test_the_symmetries_of_every_tensor_are_the_listed_ones_and_no_others():
     net = ww.MLP([3, 8, 8, 1], "softplus", [0.1, 0.2, 0.3], [1.6, 1.4, 1.2], 0.3, [0.9, 0.8, 0.7])
     th = ww.theory(net, [*X, [0.6, -0.2, 0.4]], order=1, layers="last")
-    for name in SYMMETRIES:
+    for name in TENSORS:
         tensor = th[name].values[0]
         kept = {p for p in permutations(range(tensor.ndim)) if np.allclose(tensor, tensor.transpose(p), rtol=1e-7)}
         assert kept == generated(name), name

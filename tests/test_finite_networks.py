@@ -12,7 +12,6 @@ import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.experiments.differentials import bend, chain, differentials, move, second_derivative
 from widthwise.experiments.estimators import (
-    ORDERS,
     check_names,
     observe_batch,
     observe_tensors,
@@ -24,6 +23,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tally import Tally, jackknife
 from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.tensors import CORRECTIONS
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
 TWO = X[:2]
@@ -41,7 +41,7 @@ def network(activation, depth, n):
     return ww.MLP([3, *hidden, 2], activation, *(values[:depth] for values in (C_b, C_W, lambda_b, lambda_W)))
 
 
-def tally(net, inputs, networks, seed, names=tuple(ORDERS), batch=50):
+def tally(net, inputs, networks, seed, names=CORRECTIONS, batch=50):
     result, ref = Tally(net.n), reference(net, inputs)
     names = check_names(net.activation, names)
     for start in range(0, networks, batch):
@@ -89,7 +89,7 @@ def exponent(small, large, target):
 
 
 @pytest.mark.parametrize(("activation", "depth"), QUICK)
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_every_tensor_agrees_with_theory(activation, depth, name):
     assert worst_pull(quick(activation, depth), name, exact(activation, depth)[name]) < 4
 
@@ -143,7 +143,7 @@ def test_leaving_out_a_term_of_the_means_shows(name, term):
 @pytest.mark.parametrize(("activation", "depth"), ALL)
 def test_every_tensor_agrees_with_theory_in_all_combinations(activation, depth):
     found, target = thorough(activation, depth), exact(activation, depth)
-    for name in ORDERS:
+    for name in CORRECTIONS:
         assert worst_pull(found, name, target[name]) < 4, name
         fit = exponent(found[1][name], found[2][name], target[name])
         if fit is not None:
@@ -160,7 +160,7 @@ def test_leaving_out_any_term_shows_at_depth_four(name, term):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("activation", "names"), [("softplus", tuple(ORDERS)), ("relu", ("V", "A", "B", "D", "F", "G1", "H1"))]
+    ("activation", "names"), [("softplus", CORRECTIONS), ("relu", ("V", "A", "B", "D", "F", "G1", "H1"))]
 )
 def test_three_inputs(activation, names):
     widths = []
@@ -260,7 +260,7 @@ def test_estimators_have_the_means_of_the_definitions_at_a_small_width():
         error = np.hypot(definitions[name].error, estimators[other].error)
         return np.abs((definitions[name].value - estimators[other].value) / error).max()
 
-    for name in ORDERS:
+    for name in CORRECTIONS:
         assert pull(name, name) < 4, name
     for name, other in (("S", "U"), ("T", "S"), ("P", "Q"), ("A", "D"), ("R", "S"), ("B", "F")):
         assert pull(name, other) > 4, (name, other)
@@ -287,7 +287,7 @@ def test_a_repeated_input_repeats_entries_and_a_vanishing_one_is_no_exception():
 
 def test_networks_are_those_of_the_sampler_whatever_the_batch():
     net = network("tanh", 3, 12)
-    names, ref, key = check_names(net.activation, ORDERS), reference(net, TWO), network_key(6, 499)
+    names, ref, key = check_names(net.activation, CORRECTIONS), reference(net, TWO), network_key(6, 499)
     one = observe_batch(net, 6, np.arange(500), TWO, names, ref)
     other = observe_batch(net, 6, np.arange(998, 498, -1), TWO, names, ref)
     assert one.controls.shape == (500, 2 * 6)

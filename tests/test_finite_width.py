@@ -7,14 +7,15 @@ from conftest import load_cases, network
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownName
-from widthwise.flow.tensors.legs import legs
-from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.tensor_flow import MEANS, finite_flow
-from widthwise.flow.tensors.tensor_rules import RULES
-from widthwise.results.finite_width import TENSORS, estimate_bytes
+from widthwise.flow.tensors.quadruple_flow import PLACED
+from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES
+from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.gaussian.four_point.families import FAMILIES, assignments
+from widthwise.inference.corrections import PRIOR, TRAINING
+from widthwise.results.finite_width import estimate_bytes
+from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, FOURS, MEANS, PRODUCTS, SHIFTS, TENSORS, WITHOUT_THETA
 
 CASES = load_cases("flow")
-FOURS = tuple(RULES)
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
 
 
@@ -45,23 +46,61 @@ def test_reference(case):
 
 def terms_of_all_rules() -> list[tuple[str, str]]:
     """Names of every term of §4 and §5, read from the rules themselves."""
-    from widthwise.flow.tensors.tensor_flow import _Step
+    from widthwise.flow.tensors.tensor_flow import _FullStep
 
-    net, names = deep("tanh"), (*RULES, *MEANS)
+    net, names = deep("tanh"), tuple(RULES)
     K, Theta = (ww.theory(net, X[:1])[name].values[0] for name in ("K", "Theta"))
-    step = _Step.of(net, 1, K, Theta, names, 1e-6, None)
-    tensors = {name: np.zeros((1,) * (2 if name in MEANS else 4)) for name in names}
-    sigma, slope = (legs(net.activation, p, K, True) for p in (0, 1))
+    step = _FullStep.of(net, 1, K, Theta, names, 1e-6, None)
+    tensors = {name: np.zeros((1,) * TENSORS[name].slots) for name in names}
     found = {name: RULES[name](step._reading(name), tensors) for name in RULES}
-    found |= {"G1": rule_G1(step.layer, sigma, tensors), "H1": rule_H1(step.layer, sigma, slope, tensors)}
     return [(name, term) for name, terms in found.items() for term in terms]
 
 
 TERMS = terms_of_all_rules()
 
 
+def test_what_the_records_say_together():
+    by_scale = {
+        (2, 0): "V", (1, 1): "D F", (0, 2): "A B P Q", (-1, 3): "R S T U", (1, 0): "K G1", (0, 1): "Theta H1"
+    }  # fmt: skip
+    scales = {name: scale for scale, names in by_scale.items() for name in names.split()}
+    assert {name: record.scale for name, record in TENSORS.items()} == scales
+    assert " ".join(TENSORS) == "K Theta G1 H1 V A B D F P Q R S T U"
+    assert (*MEANS, *FOURS) == CORRECTIONS
+    assert (MEANS, WITHOUT_THETA, "".join(DIFFERENTIALS)) == (("G1", "H1"), ("G1", "V"), "PQRSTU")
+    assert SHIFTS == {"K": "G1", "Theta": "H1"}
+    assert PRODUCTS == {"V": ("G1", "G1"), "D": ("G1", "H1"), "A": ("H1", "H1")}
+    assert (set(TRAINING), set(PRIOR)) == (set(CORRECTIONS) - {"V"}, {"G1", "V"})
+    assert set(PLACED) == set(assignments(FAMILIES))
+
+
 def test_all_terms_are_listed():
     assert len(TERMS) == 45
+
+
+def test_what_the_rules_read_is_what_theory_says():
+    """Theory §4 and §5, read by eye."""
+    needs = {
+        "V": "V", "D": "V D", "A": "V D A", "B": "B", "F": "F", "P": "B P", "Q": "F Q", "R": "B P R", "S": "B S",
+        "T": "F Q T", "U": "U", "G1": "V G1", "H1": "V D F G1 H1",
+    }  # fmt: skip
+    assert {name: set(read) for name, read in NEEDS.items()} == {
+        name: set(text.split()) for name, text in needs.items()
+    }
+    reads = {
+        "V": "0000", "D": "0000 0011", "A": "0000 0011 1111", "B": "1111", "F": "0101", "P": "2110",
+        "Q": "2110 1010", "R": "3111 2011", "S": "2211 1111", "T": "2112 2101 1012 1001", "U": "2121", "G1": "",
+        "H1": "",
+    }  # fmt: skip
+    found = {name: sorted("".join(map(str, orders)) for orders in read) for name, read in READS.items()}
+    assert found == {name: sorted(text.split()) for name, text in reads.items()}
+    assert FACES == {
+        "V": ("xxyz", "xyxy"), "D": ("xxyz", "xyxy"), "B": ("xxyz",), "F": ("xxyz", "xyyx"), "P": ("xyzx",),
+        "Q": ("yzxx",),
+    }  # fmt: skip
+    # the derivatives of a record are those that its rule reads; H1 reads Θ, which needs ⟨σ'σ'⟩
+    highest = {name: max((max(orders) for orders in read), default=int(name == "H1")) for name, read in READS.items()}
+    assert highest == {name: TENSORS[name].derivatives for name in RULES}
 
 
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: " ".join(term))
@@ -223,7 +262,7 @@ def test_many_inputs_take_the_compiled_path_to_the_same_numbers(monkeypatch):
     plain = finite_flow(net, some, tolerance=1e-8)
     monkeypatch.setattr("widthwise.flow.tensors.tensor_flow.COMPILE_FROM", 2)
     compiled = finite_flow(net, some, tolerance=1e-8)
-    for name in (*RULES, *MEANS):
+    for name in RULES:
         assert worst(compiled.tensors[name], plain.tensors[name]) < 1e-12
 
 

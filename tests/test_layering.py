@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "widthwise"
 
 #: Later packages may import earlier ones, never the other way round.
 LAYERS = (
-    "version errors lazy precision devices memory progress text decompositions",
+    "version errors lazy precision devices memory progress text tensors decompositions",
     "activations",
     "network",
     "gaussian",

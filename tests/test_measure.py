@@ -12,9 +12,9 @@ import widthwise as ww
 from widthwise.errors import CheckpointWarning, InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
 from widthwise.experiments import checkpoints, programme
 from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.measure import STATISTICS
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
 from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.tensors import CORRECTIONS, TENSORS
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 THREE = np.array([*X, [0.6, -0.2, 0.4]])
@@ -75,8 +75,8 @@ def check_all_tensors(activation, depth, inputs, networks, widths):
     """
     net, where = network(activation, depth, outputs=2), THREE[:inputs]
     predicted = ww.theory(net, where, order=1, layers="last")
-    found = ww.measure(net, where, networks, seed=2, statistics=STATISTICS[2:], widths=widths)
-    assert set(STATISTICS[2:]) <= set(found)
+    found = ww.measure(net, where, networks, seed=2, statistics=CORRECTIONS, widths=widths)
+    assert set(CORRECTIONS) <= set(found)
     for name, term in WRONG[depth]:
         assert disagreements(with_wrong_term(net, where, name, term), found[[name, f"{name}_se"]]) == [name]
     doubtful = disagreements(predicted, found)
@@ -111,7 +111,7 @@ def test_every_layer_is_measured_as_the_output_of_the_network_that_ends_there():
 
 def test_all_statistics_of_a_kinked_activation_are_those_that_exist():
     ms = ww.measure(network("relu", 2), X, 64, statistics="all")
-    assert [name for name in STATISTICS if name in ms] == ["K", "Theta", "G1", "H1", "V", "A", "B", "D", "F"]
+    assert [name for name in TENSORS if name in ms] == ["K", "Theta", "G1", "H1", "V", "A", "B", "D", "F"]
     assert all(f"{name}_se" in ms for name in ms if not name.endswith(("_se", "_traces")))
 
 

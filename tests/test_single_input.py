@@ -11,10 +11,11 @@ import pytest
 
 import widthwise as ww
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
-from widthwise.flow.one_input.deep_flow import SCALES, existing
+from widthwise.flow.one_input.deep_flow import existing
 from widthwise.flow.one_input.single_expectations import ladder, moments, pair
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.results.single_input import single_input
+from widthwise.tensors import CORRECTIONS, TENSORS
 
 DEPTH = 100_000
 X = [0.7, -1.2, 0.4]
@@ -43,7 +44,7 @@ def distance(net: ww.MLP, x, omit=frozenset()) -> float:
     K, Theta = reference.K[:, 0, 0], reference.Theta[:, 0, 0]
     worst = max(np.abs(ds["K"] / K - 1.0).max().item(), np.abs(ds["Theta"] / Theta - 1.0).max().item())
     for name in wanted:
-        i, j = SCALES[name]
+        i, j = TENSORS[name].scale
         expected = reference.tensors[name].reshape(net.depth) / (K**i * Theta**j)
         found = ds[f"{name}_ratio"].values
         worst = max(worst, float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max())))
@@ -71,7 +72,7 @@ def test_the_deep_route_equals_the_route_of_all_inputs(activation):
 def test_kinks_that_leave_some_derivatives_are_integrated_by_panels(function, kinks, missing):
     net = ww.MLP([3, 7, 11, 6], ww.activation(function, kinks=kinks), C_b=0.1, C_W=1.4)
     assert distance(net, X) < 1e-12
-    assert {name for name in SCALES if f"{name}_ratio" not in single_input(net, X)} == set(missing)
+    assert {name for name in CORRECTIONS if f"{name}_ratio" not in single_input(net, X)} == set(missing)
 
 
 def test_a_saturated_activation_agrees_with_multiple_precision():
@@ -120,7 +121,7 @@ def test_tanh_at_criticality_follows_its_power_laws_to_a_hundred_thousand_layers
     assert ds["V_ratio"].values[-1] / DEPTH == pytest.approx(2 / 3, abs=1e-3)
     assert ds["G1_ratio"].values[-1] / DEPTH == pytest.approx(-1 / 3, abs=1e-3)
     assert all(np.isfinite(ds[name]).all() for name in ds.data_vars)
-    assert set(ds.data_vars) == {"K", "log_K", "Theta", "log_Theta"} | {f"{name}_ratio" for name in SCALES}
+    assert set(ds.data_vars) == {"K", "log_K", "Theta", "log_Theta"} | {f"{name}_ratio" for name in CORRECTIONS}
     wrong = single_input(net.replace(C_W=1.001), X, tensors="K")
     assert abs(2 * DEPTH * wrong["K"].values[-1] - 1.0) > 1.0
 
@@ -191,7 +192,7 @@ def test_a_network_that_starts_from_nothing_is_defined_when_sigma_of_zero_is_not
     assert distance(ww.MLP([3, 7, 11, 6], "sigmoid", C_W=1.6), [1e-5, 0.0, 0.0]) < 1e-9
     small = single_input(ww.MLP([3, 7, 11, 6], "sigmoid", C_W=1.6), [1e-100, 0.0, 0.0])
     zero = single_input(ww.MLP([3, 7, 11, 6], "sigmoid", C_W=1.6), [0.0, 0.0, 0.0])
-    for name in SCALES:
+    for name in CORRECTIONS:
         assert zero[f"{name}_ratio"].values[1:] == pytest.approx(small[f"{name}_ratio"].values[1:], rel=1e-12)
     with pytest.raises(InvalidInput, match="zero at layer 1"):
         single_input(ww.MLP([3, 7, 11, 6], "tanh", C_W=1.6), [0.0, 0.0, 0.0])

@@ -114,9 +114,10 @@ def compare(
 def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Dataset:
     from widthwise.errors import NotDifferentiable
     from widthwise.results.theory import theory as compute
+    from widthwise.tensors import SHIFTS
 
     names = [str(v) for v in measured.data_vars if "_" not in str(v)]
-    shifts = [shift for name, shift in (("K", "G1"), ("Theta", "H1")) if name in names and shift not in names]
+    shifts = [shift for name, shift in SHIFTS.items() if name in names and shift not in names]
     how = {"order": 1, "layers": "last", "progress": progress(output)}
     try:
         return compute(what.net, what.data.X_train, tensors=[*names, *shifts], **how)

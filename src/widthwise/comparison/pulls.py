@@ -25,10 +25,9 @@ from widthwise.comparison.verdicts import (
     verdict,
 )
 from widthwise.errors import InvalidInput
+from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
 
-#: Means, and the coefficient of 1/n that belongs to each (theory §3).
-SHIFTS = {"K": "G1", "Theta": "H1"}
 _HEAD = (
     "variable", "layer", "entries", "rms pull", "worst pull", "at", "predicted", "measured", "± s.e.",
     "distinct", "χ²", "independent", "probability", "verdict",

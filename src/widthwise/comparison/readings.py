@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.symmetries import SYMMETRIES, distinct_entries
+from widthwise.experiments.symmetries import distinct_entries
+from widthwise.tensors import TENSORS
 
 Measurement = xr.Dataset | tuple[xr.Dataset, xr.Dataset]
 
@@ -80,7 +81,7 @@ def read(measurement: Measurement, name: str, layer: int | None) -> Measured:
 def distinct(name: str, values: np.ndarray) -> np.ndarray:
     """Entries that are not equal by definition (theory §3); all of a variable whose symmetries are not known."""
     flat = np.ravel(values)
-    return flat[distinct_entries(name, values.shape[0])] if name in SYMMETRIES else flat
+    return flat[distinct_entries(name, values.shape[0])] if name in TENSORS else flat
 
 
 def _from_two(narrow: xr.Dataset, wide: xr.Dataset, name: str, layer: int | None) -> Measured:

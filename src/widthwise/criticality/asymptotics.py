@@ -22,10 +22,11 @@ from widthwise.criticality.critical import K_ZERO, Critical, critical
 from widthwise.criticality.moments import origin_derivatives
 from widthwise.criticality.origin import origin_series
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.one_input.deep_flow import SCALES, single_flow
+from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
+from widthwise.tensors import WITHOUT_THETA
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,6 @@ def exact_flow(law: Asymptotics, x_square: float | None, depth: int, wanted: tup
     if x_square is None:
         x_square = (point.K_star - point.C_b) / point.C_W if point.K_star > 0.0 else 1.0
     net = MLP([1, *[64] * (depth - 1), 1], law.activation, C_b=point.C_b, C_W=point.C_W)
-    with_theta = any(SCALES[name][1] for name in wanted)
+    with_theta = bool(set(wanted) - set(WITHOUT_THETA))
     flow = single_flow(net, np.array([math.sqrt(x_square)]), wanted, with_theta)
     return value_of(flow.K), flow.ratios

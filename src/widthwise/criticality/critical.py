@@ -19,6 +19,7 @@ from widthwise.criticality.moments import Profile, origin_derivatives, profile
 from widthwise.criticality.origin import OriginSeries, origin_series
 from widthwise.criticality.reasons import no_critical_point, not_differentiable
 from widthwise.errors import InvalidInput, NotDifferentiable
+from widthwise.tensors import CORRECTIONS, TENSORS
 
 SCALE_INVARIANT = "scale-invariant"
 K_ZERO = "K*=0"
@@ -189,5 +190,4 @@ def _made(shape: Profile, C_b, C_W, K, universality, side, details) -> Critical:
 
 def existing_tensors(first_jump: float) -> tuple[str, ...]:
     """The tensors whose recursions exist at one input (theory §1, Kinks), by the first derivative that jumps."""
-    always, second, third = ("V", "D", "F", "A", "B", "G1", "H1"), ("P", "Q", "S", "T", "U"), ("R",)
-    return always + (second if first_jump >= 2 else ()) + (third if first_jump >= 3 else ())
+    return tuple(name for name in CORRECTIONS if TENSORS[name].derivatives <= max(first_jump, 1))

@@ -42,12 +42,8 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
 from widthwise.experiments.sampler import drawn_alike, forward, network_key, sample_parameters
 from widthwise.network import MLP, Network
+from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, TENSORS, WITHOUT_THETA
 
-#: Highest derivative of σ that stands in each tensor on a real network.
-ORDERS = {"G1": 0, "V": 0, "H1": 1, "A": 1, "B": 1, "D": 1, "F": 1, "P": 2, "Q": 2, "S": 2, "T": 2, "U": 2, "R": 3}
-#: Tensors whose one-network estimates are second moments: what to take off as a product of means.
-PRODUCTS = {"V": ("G1", "G1"), "D": ("G1", "H1"), "A": ("H1", "H1")}
-_SECOND = {"Q", "R", "S", "T", "U"}
 #: Folded into a network's key for its probes; far from the small numbers that the parameters use.
 _PROBE_KEY = 0x5EED_0001
 
@@ -62,7 +58,7 @@ class Observation(NamedTuple):
 def check_names(
     activations: Activation | Iterable[Activation], names: Iterable[str], argument: str = "tensors"
 ) -> tuple[str, ...]:
-    """Names in the order of `ORDERS`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
+    """Names by their `derivatives`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
 
     >>> from widthwise.activations import resolve
     >>> check_names(resolve("tanh"), ["D", "B"])
@@ -70,14 +66,15 @@ def check_names(
     """
     wanted = set()
     for name in names:
-        if name not in ORDERS:
-            raise UnknownName.of(argument, name, ORDERS)
+        if name not in CORRECTIONS:
+            raise UnknownName.of(argument, name, CORRECTIONS)
         wanted |= {name, *PRODUCTS.get(name, ())}
     several = (activations,) if isinstance(activations, Activation) else dict.fromkeys(activations)
-    for name, activation in product(sorted(wanted, key=lambda name: ORDERS[name]), several):
-        require_derivatives(activation, ORDERS[name], name)
-        require_functions(activation, ORDERS[name], argument, name)
-    return tuple(name for name in ORDERS if name in wanted)
+    found = sorted((TENSORS[name] for name in CORRECTIONS if name in wanted), key=lambda one: one.derivatives)
+    for one, activation in product(found, several):
+        require_derivatives(activation, one.derivatives, one.name)
+        require_functions(activation, one.derivatives, argument, one.name)
+    return tuple(one.name for one in found)
 
 
 def probe_signs(net: Network, key, probes: int = 1):
@@ -118,12 +115,12 @@ def observe_tensors(
     >>> {name: value.shape for name, value in seen.tensors.items()}
     {'F': (1, 1, 1, 1), 'G1': (1, 1), 'V': (1, 1, 1, 1)}
     """
-    kernel_names = {"G1", "H1", *PRODUCTS}
+    kernel_names = {*MEANS, *PRODUCTS}
     tensors = {}
     if set(names) - kernel_names:
         found = jax.vmap(partial(_with_probes, net, layers, X, names))(signs)
         tensors = jax.tree.map(lambda value: value.mean(axis=0), found)
-    tangent = bool(set(names) - {"G1", "V"} if gaussian else {"H1", "D", "A"} & set(names))
+    tangent = bool((set(names) if gaussian else kernel_names & set(names)) - set(WITHOUT_THETA))
     moments = fluctuations(net, layers, X, ref, tangent=tangent, controlled=gaussian)
     tensors |= _kernel_tensors(net.n, len(X), moments, names)
     return Observation(tensors, moments.controls)
@@ -203,7 +200,7 @@ def _with_probes(net: MLP, layers: list[Weights], X, names: tuple[str, ...], sig
     hidden = layers[:-1]
     s = forward(net, [*hidden, Weights(signs, jnp.zeros(2))], X)[0][-1]
     rows = jnp.concatenate([jnp.sqrt(C_W / n) * signs, s])
-    c = chain(net, [*hidden, Weights(rows, jnp.zeros(len(rows)))], X, max(ORDERS[name] for name in names))
+    c = chain(net, [*hidden, Weights(rows, jnp.zeros(len(rows)))], X, max(TENSORS[name].derivatives for name in names))
     outputs = [delta[2:] for delta in c.signals]  # rows σ_d
 
     def roles(i, k):
@@ -212,7 +209,7 @@ def _with_probes(net: MLP, layers: list[Weights], X, names: tuple[str, ...], sig
         motion = move(c, second)
         found = {"B": C_W * jnp.einsum("abn,cdn->acbd", motion.ds[-1][0], motion.ds[-1][0])}
         bents: list[Bent] = []
-        if _SECOND & set(names):
+        if (set(DIFFERENTIALS) - {"P"}) & set(names):
             bents = [bend(c, first, move(c, first)), bend(c, first, motion)]
             found["Q"] = C_W * jnp.moveaxis(second_derivative(c, bents[0], outputs)[0, 0], 0, -1)
             found["S"] = n * curvature_product(c, bents[1], bents[1])[0, 0, 0, 0]

@@ -15,9 +15,9 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, UnknownName
 from widthwise.experiments.checkpoints import Checkpoint
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.estimators import ORDERS, check_names
+from widthwise.experiments.estimators import check_names
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.programme import KERNELS, Part, Programme, Sums
+from widthwise.experiments.programme import Part, Programme, Sums
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, extrapolated_variables, variables_at_one_width
 from widthwise.memory import require_memory
@@ -25,9 +25,7 @@ from widthwise.network import Network, check_inputs, plain, simplified
 from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
-
-#: Every statistic, in the order in which a Dataset shows them.
-STATISTICS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
+from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
 
 def measure(
@@ -188,16 +186,16 @@ def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
 def _names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
     """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
     if isinstance(statistics, str) and statistics == "all":
-        return tuple(name for name in STATISTICS if _exists(net, name))
+        return tuple(name for name in TENSORS if _exists(net, name))
     asked = KERNELS if statistics is None else [statistics] if isinstance(statistics, str) else list(statistics)
     for name in asked:
-        if name not in STATISTICS:
-            raise UnknownName.of("statistics", name, STATISTICS, ', or "all"')
+        if name not in TENSORS:
+            raise UnknownName.of("statistics", name, TENSORS, ', or "all"')
     if not asked:
-        raise InvalidInput("statistics", "an empty list", f"some of {', '.join(STATISTICS)}")
+        raise InvalidInput("statistics", "an empty list", f"some of {', '.join(TENSORS)}")
     for name in asked:
         _require(net, name)
-    return tuple(name for name in STATISTICS if name in asked)
+    return tuple(name for name in TENSORS if name in asked)
 
 
 def _require(net: Network, name: str) -> None:
@@ -218,7 +216,7 @@ def _exists(net: Network, name: str) -> bool:
 
 def _part(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
-    asked = [name for name in names if name in ORDERS]
+    asked = [name for name in names if name in CORRECTIONS]
     net = plain(net, "measure of tensors") if asked else net
     tensors = check_names(net.activations, asked) if net.depth > 1 else ()
     # something to count networks by where no tensor fluctuates
@@ -244,7 +242,7 @@ def _check_widths(net: Network, widths: Sequence[int] | None) -> list[int]:
 
 def _require_room(parts: Sequence[Part], inputs: int) -> None:
     """Sums of 64 blocks, those of a chunk beside them."""
-    numbers = sum(130 * inputs**4 * sum(name not in ("G1", "H1") for name in part.tensors) for part in parts)
+    numbers = sum(130 * inputs**4 * sum(name in FOURS for name in part.tensors) for part in parts)
     require_memory(
         8 * numbers,
         f"sums of {len(parts[0].tensors)} tensors of {inputs} inputs, {inputs}⁴ entries each",

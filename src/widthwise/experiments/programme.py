@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.experiments.estimators import ORDERS, draw_batch, observe_drawn
+from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import conditional_kernel, forward, tangent_kernel
 from widthwise.experiments.tally import Tally
 from widthwise.network import Network
+from widthwise.tensors import TENSORS
 
-KERNELS = ("K", "Theta")
 #: Networks with numbers that are not finite whose places are remembered; all are counted.
 REMEMBERED = 16
 #: Numbers held for a batch of networks: what suits the caches of a processor, and the memory of an accelerator.
@@ -57,7 +57,7 @@ class Part:
 
     def cost(self, inputs: int) -> tuple[float, float]:
         """Numbers held for one network, and operations spent on it; to within a few times."""
-        net, order = self.net, max((ORDERS[name] for name in self.tensors), default=-1)
+        net, order = self.net, max((TENSORS[name].derivatives for name in self.tensors), default=-1)
         parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
         neurons = sum(net.widths[1:])
         outputs = net.widths[-1] if "Theta" in self.kernels else 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from widthwise.experiments.correlation import correlation_traces
 from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.programme import KERNELS, Part, Sums
+from widthwise.experiments.programme import Part, Sums
 from widthwise.experiments.symmetries import distinct_entries
 from widthwise.experiments.tally import Estimate, jackknife
+from widthwise.tensors import MEANS, PRODUCTS, TENSORS, dimensions
 
 #: What is below this fraction of the numbers that it is the difference of is rounding.
 ROUNDING = 1e-12
@@ -25,8 +27,8 @@ def cancelled_sizes(part: Part) -> dict[str, float]:
     if part.reference is None:
         return {}
     K, Theta = (float(np.abs(kernel[-1]).max()) for kernel in part.reference)
-    return {name: part.net.n * size for name, size in
-            {"G1": K, "H1": Theta, "V": K * K, "D": K * Theta, "A": Theta * Theta}.items()}  # fmt: skip
+    powers = {name: TENSORS[name].scale for name in (*MEANS, *PRODUCTS)}
+    return {name: part.net.n * math.prod([K] * i + [Theta] * j) for name, (i, j) in powers.items()}
 
 
 def variables_at_one_width(names: Sequence[str], sums: Sequence[Sums], inputs: int, sizes: Sizes) -> Variables:
@@ -91,7 +93,7 @@ def _at_widths(name: str, measured: Sequence[Sequence[Estimate]]) -> Variables:
 
 
 def _dims(name: str) -> tuple[str, ...]:
-    return ("layer", "a", "b") if name in (*KERNELS, "G1", "H1") else ("layer", "a", "b", "c", "d")
+    return ("layer", *dimensions(name))
 
 
 def _nothing(name: str, inputs: int) -> np.ndarray:

@@ -26,11 +26,12 @@ from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.law import ExactLaw
 from widthwise.flow.exact.resolution import COARSE
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.one_input.deep_flow import SCALES, single_flow
+from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.results.labels import label, layer_coordinate
+from widthwise.tensors import TENSORS
 
 #: Tensors over their natural scale that are shown; all of them exist for continuous activations.
 SHOWN = ("V", "G1", "A", "B", "D", "F", "H1")
@@ -97,7 +98,7 @@ class Pair:
         made = label(variables, theory.net, layer_coordinate(tuple(theory.layers.tolist())), kind="theory")
         made["X"] = (("a", "feature"), theory.settings.inputs)
         for name in theory.ratios:
-            i, j = SCALES[name]
+            i, j = TENSORS[name].scale
             made[f"{name}_ratio"].attrs["long_name"] = f"{name}/(K^{i} Θ^{j}) of input a (theory §4, §5)"
         return made
 

@@ -12,9 +12,7 @@ from widthwise.explorer.downloads import netcdf, table, vector
 from widthwise.explorer.layout import allow, code_blocks, download, grid, paragraphs
 from widthwise.explorer.theory import Pair, Phases, Theory, phases_of, precise_pair_of
 from widthwise.plots import plot_flow, plot_phase
-
-#: Letters of a tensor over its natural scale.
-_SCALE = {"V": "nK²", "G1": "nK", "D": "nKΘ", "F": "nKΘ", "A": "nΘ²", "B": "nΘ²", "H1": "nΘ"}
+from widthwise.tensors import SCALE_TEXT, TENSORS
 
 
 class TheoryTab:
@@ -44,7 +42,7 @@ class TheoryTab:
                                     "part of the leading term", whole=True)  # fmt: skip
         for chart, names in ((self.ratios, ("V", "G1", "D", "F")), (self.tangent_ratios, ("A", "B", "H1"))):
             for style, name in enumerate(names):
-                chart.line(name, f"{name}/({_SCALE[name]})", style)
+                chart.line(name, f"{name}/(n{SCALE_TEXT[TENSORS[name].scale].strip('()')})", style)
             chart.level(0.0)
         self.advice = pn.pane.HTML("", sizing_mode="stretch_width")
         cells = [

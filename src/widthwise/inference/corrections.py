@@ -11,9 +11,11 @@ from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiabl
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP
+from widthwise.tensors import CORRECTIONS, WITHOUT_THETA
 
-TRAINING = ("G1", "H1", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
-PRIOR = ("G1", "V")
+#: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
+TRAINING = tuple(name for name in CORRECTIONS if name != "V")
+PRIOR = WITHOUT_THETA
 METHODS = ("auto", "full", "tiles")
 #: On an accelerator, where tiles are quicker, full tensors are taken up to this many bytes, about 31 inputs in all.
 SMALL = 1 << 28

@@ -16,9 +16,10 @@ import numpy as np
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, finite_flow
 from widthwise.network import MLP
+from widthwise.tensors import DIFFERENTIALS
 
 #: What the mean of a kernel, and its change under training, are made of.
-NEEDED = ("H1", "P", "Q", "R", "S", "T", "U")
+NEEDED = ("H1", *DIFFERENTIALS)
 
 
 def layer_flows(net: MLP, X: np.ndarray, training: int) -> Iterator[FiniteFlow]:

@@ -14,19 +14,13 @@ from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.fixed_points import fixed_points
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, layer_ticks, look, panels
+from widthwise.plots.style import COLOURS, layer_ticks, look, panels, symbol
 from widthwise.results.labels import network_of
+from widthwise.tensors import SCALE_TEXT
 
 #: From this depth on, depth and ratios are drawn on logarithmic axes.
 _DEEP = 24
-_SCALE = {
-    (2, 0): "K^2",
-    (1, 0): "K",
-    (1, 1): r"(K\Theta)",
-    (0, 1): r"\Theta",
-    (0, 2): r"\Theta^2",
-    (-1, 3): r"(\Theta^3/K)",
-}
+_TEX = str.maketrans({"Θ": r"\Theta", "²": "^2", "³": "^3"})
 
 
 class Law(NamedTuple):
@@ -86,9 +80,9 @@ def _panel(axis: Axes, name: str, flow: xr.Dataset, law: Law, deep: bool) -> Non
 
 def _written(name: str, variable: xr.DataArray) -> str:
     if not name.endswith("_ratio"):
-        return r"$\Theta$" if name == "Theta" else f"${name}$"
-    stem = {"G1": "G_1", "H1": "H_1"}.get(name.removesuffix("_ratio"), name.removesuffix("_ratio"))
-    return f"${stem}/{_SCALE[variable.attrs['K_power'], variable.attrs['Theta_power']]}$"
+        return symbol(name)
+    scale = SCALE_TEXT[variable.attrs["K_power"], variable.attrs["Theta_power"]].translate(_TEX)
+    return f"{symbol(name.removesuffix('_ratio'))[:-1]}/{scale}$"
 
 
 def laws(net: MLP, flow: xr.Dataset) -> Law:

@@ -14,13 +14,15 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from widthwise.tensors import TENSORS
+
 #: From dark to light, so that they differ in grey as well.
 COLOURS = ("#1b3a57", "#b5532a", "#6fa36d", "#a3a3a3")
 MARKERS = ("o", "s", "^", "D")
 LINES = ("-", "--", "-.", ":")
 
 #: How the variables are written.
-SYMBOL = {"K": "$K$", "Theta": r"$\Theta$", "G1": "$G_1$", "H1": "$H_1$", "mean": "mean", "cov": "covariance"}
+SYMBOL = {name: f"${record.tex or name}$" for name, record in TENSORS.items()} | {"mean": "mean", "cov": "covariance"}
 
 _SETTINGS: Any = {
     "axes.spines.top": False,

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from widthwise.errors import ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
-from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, finite_flow, required
-from widthwise.flow.tensors.tensor_rules import READS, RULES
+from widthwise.flow.tensors.rules import READS
+from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_memory
 from widthwise.network import MLP
 from widthwise.progress import DelayedProgress
+from widthwise.tensors import FOURS, KERNELS, TENSORS, dimensions
 
-KERNELS = ("K", "Theta")
-#: Every variable of order=1, in the order in which a Dataset shows them.
-TENSORS = (*KERNELS, "G1", "H1", "V", "A", "B", "D", "F", "P", "Q", "R", "S", "T", "U")
 #: float64 arithmetic gives no more than this.
 FINEST = 1e-13
 
@@ -27,7 +25,7 @@ def wanted_tensors(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
     Tensors that are asked for by name and do not exist for the activation raise; by default all that exist are taken.
     """
     if tensors is not None:
-        names = check_names(tensors, TENSORS)
+        names = check_names(tensors, tuple(TENSORS))
         check_existence(net.activations, tuple(name for name in names if name not in KERNELS))
         return names, ""
     found, reason = [], ""
@@ -102,8 +100,8 @@ def require_room(net: MLP, inputs: int, names: tuple[str, ...], layers: str, num
 def estimate_bytes(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> int:
     """What is kept, and what the step from one layer to the next holds besides."""
     full = inputs**4
-    fours = tuple(name for name in names if name not in (*KERNELS, *MEANS))
-    carried = [name for name in required(tuple(n for n in names if n not in KERNELS)) if name in RULES]
+    fours = tuple(name for name in names if name in FOURS)
+    carried = [name for name in required(tuple(n for n in names if n not in KERNELS)) if name in FOURS]
     reads = max((len(READS[name]) for name in carried), default=0)
     kept = len(fours) * (1 if layers == "last" else net.depth) * full * number.itemsize
     # tensors below and above, what one rule reads, its temporaries, the lookup of sorted quadruples, their values
@@ -121,9 +119,5 @@ def finite_variables(net: MLP, X: np.ndarray, names: tuple[str, ...], layers: st
             net, X, tensors, with_theta="Theta" in names, last_only=layers == "last", tolerance=tolerance,
             dtype=number, progress=progress,
         )  # fmt: skip
-    matrix, whole = ("layer", "a", "b"), ("layer", "a", "b", "c", "d")
-    variables = {}
-    for name in names:
-        values = getattr(flow, name).astype(number) if name in KERNELS else flow.tensors[name]
-        variables[name] = (matrix if values.ndim == 3 else whole, values)
-    return variables, flow
+    found = {name: getattr(flow, name).astype(number) for name in names if name in KERNELS} | flow.tensors
+    return {name: (("layer", *dimensions(name)), found[name]) for name in names}, flow

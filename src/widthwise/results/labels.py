@@ -11,27 +11,14 @@ import xarray as xr
 
 from widthwise.errors import InvalidInput
 from widthwise.network import Network, network_from_json
+from widthwise.tensors import TENSORS
 from widthwise.version import __version__
 
 #: Dimensions of a covariance between outputs at test inputs.
 TEST_PAIRS = ("output", "test", "output_", "test_")
 
 MEANING = {
-    "K": "kernel of the preactivations at infinite width (theory §2)",
-    "Theta": "neural tangent kernel at infinite width (theory §2)",
-    "G1": "correction of order 1/n to the mean of z z (theory §3, §5)",
-    "H1": "correction of order 1/n to the mean of the neural tangent kernel (theory §3, §5)",
-    "V": "connected four-point function of preactivations (theory §3)",
-    "A": "covariance of the neural tangent kernel, paired within (theory §3)",
-    "B": "covariance of the neural tangent kernel, paired across (theory §3)",
-    "D": "covariance of z z with the neural tangent kernel, paired within (theory §3)",
-    "F": "covariance of z z with the neural tangent kernel, paired across (theory §3)",
-    "P": "z with the first differential dH, z paired with its first slot (theory §3)",
-    "Q": "z with the first differential dH, z paired with its last slot (theory §3)",
-    "R": "mean of the second differential ddI (theory §3)",
-    "S": "mean of the second differential ddII, first pairing (theory §3)",
-    "T": "mean of the second differential ddII, second pairing (theory §3)",
-    "U": "mean of the second differential ddII, third pairing (theory §3)",
+    **{name: record.meaning for name, record in TENSORS.items()},
     "mean0": "mean over initialisations at infinite width",
     "mean1": "coefficient of 1/n in the mean (theory §8, §9)",
     "mean": "mean over initialisations",

@@ -10,16 +10,15 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import AccuracyWarning, UnknownName
-from widthwise.flow.one_input.deep_flow import SCALES, SingleFlow, existing, single_flow
+from widthwise.flow.one_input.deep_flow import SingleFlow, existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
+from widthwise.flow.tensors.rules import RULES
 from widthwise.network import MLP, Network, plain
 from widthwise.network.inputs import check_one_input
 from widthwise.results.finite_width import check_names
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.results.theory import WORTH_A_WARNING
-
-_NAMES = ("K", "Theta", *SCALES)
-_SCALE_TEXT = {(2, 0): "K²", (1, 0): "K", (1, 1): "KΘ", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)"}
+from widthwise.tensors import CORRECTIONS, MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA
 
 
 def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
@@ -83,11 +82,11 @@ def _described(ds: xr.Dataset) -> xr.Dataset:
         stem = str(name).removesuffix("_ratio").removeprefix("log_")
         if str(name).startswith("log_"):
             ds[name].attrs["long_name"] = f"natural logarithm of {stem}"
-        elif stem in SCALES:
-            K_power, Theta_power = SCALES[stem]
-            section = "§5" if stem in ("G1", "H1") else "§4"
+        elif stem in CORRECTIONS:
+            K_power, Theta_power = scale = TENSORS[stem].scale
+            section = "§5" if stem in MEANS else "§4"
             ds[name].attrs |= {
-                "long_name": f"{stem}/{_SCALE_TEXT[SCALES[stem]]} at one input (theory {section})",
+                "long_name": f"{stem}/{SCALE_TEXT[scale]} at one input (theory {section})",
                 "K_power": K_power,
                 "Theta_power": Theta_power,
             }
@@ -99,6 +98,6 @@ def _wanted(net: MLP, tensors: Sequence[str] | None) -> tuple[tuple[str, ...], b
     """Tensors of order 1/n, and whether Θ is needed."""
     if tensors is None:
         return existing(*net.activations), all(sigma.exists_at_one_input(1, 1) for sigma in net.activations)
-    names = check_names(tensors, _NAMES)
-    wanted = tuple(name for name in SCALES if name in names)
-    return wanted, "Theta" in names or any(SCALES[name][1] for name in wanted)
+    names = check_names(tensors, tuple(TENSORS))
+    wanted = tuple(name for name in RULES if name in names)
+    return wanted, "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))

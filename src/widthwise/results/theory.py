@@ -14,8 +14,9 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, check_network, plain
 from widthwise.progress import DelayedProgress
-from widthwise.results.finite_width import KERNELS, check_names, check_tolerance, finite_variables, wanted_tensors
+from widthwise.results.finite_width import check_names, check_tolerance, finite_variables, wanted_tensors
 from widthwise.results.labels import label, layer_coordinate
+from widthwise.tensors import KERNELS
 
 #: Estimated relative errors above this are worth a warning.
 WORTH_A_WARNING = 1e-9

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from widthwise.activations.closed_forms import MonomialForm
 from widthwise.errors import InvalidInput
-from widthwise.flow.tensors.tensor_rules import on, read
+from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP, check_inputs
 
@@ -110,11 +110,11 @@ class _Step:
     def _kernel_moments(self, t: Moments) -> Moments:
         """V, D, A, F, B as full moments: E[ĜĜ], E[ĜĤ], E[ĤĤ] and the crossed pairings of the last two."""
         C_b, C, lam_b, lam, K, Theta = self.C_b, self.C, self.lam_b, self.lam, self.K, self.Theta
-        zz = self._summed(t["V"], read(t["V"], "acbd"), read(t["V"], "adbc"))
-        zh = self._summed(t["D"], read(t["F"], "acbd"), read(t["F"], "adbc"))
-        hh = self._summed(t["A"], read(t["B"], "acbd"), read(t["B"], "adbc"))
+        zz = self._summed(t["V"], entries(t["V"], "acbd"), entries(t["V"], "adbc"))
+        zh = self._summed(t["D"], entries(t["F"], "acbd"), entries(t["F"], "adbc"))
+        hh = self._summed(t["A"], entries(t["B"], "acbd"), entries(t["B"], "adbc"))
         K_ab, K_cd, Theta_ab, Theta_cd = on(K, "ab"), on(K, "cd"), on(Theta, "ab"), on(Theta, "cd")
-        through = lam_b * (Theta_ab + Theta_cd) + lam * (zh + read(zh, "cdab"))
+        through = lam_b * (Theta_ab + Theta_cd) + lam * (zh + entries(zh, "cdab"))
         return {
             "V": C_b**2 + C_b * C * (K_ab + K_cd) + C**2 * zz,
             "D": C_b * (lam_b + lam * K_cd + C * Theta_cd) + C * (lam_b * K_ab + lam * zz + C * zh),
@@ -125,27 +125,27 @@ class _Step:
 
     def _crossed_F(self, t: Moments):
         """(1/n²) Σ_pq E[z_pa z_qc Ĥ_pq;bd], in the slots of F."""
-        return self._summed(t["F"], read(t["D"], "acbd"), read(t["F"], "adcb"))
+        return self._summed(t["F"], entries(t["D"], "acbd"), entries(t["F"], "adcb"))
 
     def _crossed_B(self, t: Moments):
         """(1/n²) Σ_pq E[Ĥ_pq;ac Ĥ_pq;bd], in the slots of B."""
-        return self._summed(t["B"], read(t["A"], "acbd"), read(t["B"], "adcb"))
+        return self._summed(t["B"], entries(t["A"], "acbd"), entries(t["B"], "adcb"))
 
     def _differentials(self, t: Moments) -> Moments:
         """P … U: the differentials of Ĥ, through the layer below and through one or two weights of this layer."""
         C, mixed, P, Q, S, T, U = self.C, self.lam * self.C, t["P"], t["Q"], t["S"], t["T"], t["U"]
         crossed_F, crossed_B = self._crossed_F(t), self._crossed_B(t)
-        paired_Q = self._summed(Q, P, read(Q, "acbd"))
-        paired_P = self._summed(P, Q, read(Q, "acbd"))
-        R = self._summed(t["R"], read(t["R"], "acdb"), read(t["R"], "adbc"))
-        through_T = read(paired_Q, "dcab") + read(paired_Q, "abdc")
+        paired_Q = self._summed(Q, P, entries(Q, "acbd"))
+        paired_P = self._summed(P, Q, entries(Q, "acbd"))
+        R = self._summed(t["R"], entries(t["R"], "acdb"), entries(t["R"], "adbc"))
+        through_T = entries(paired_Q, "dcab") + entries(paired_Q, "abdc")
         return {
             "P": C**2 * paired_P,
-            "Q": C**2 * paired_Q + mixed * read(crossed_F, "badc"),
-            "R": C**2 * R + mixed * read(paired_P, "acdb"),
-            "S": C**2 * self._summed(S, read(T, "acdb"), read(U, "adbc")) + mixed * crossed_B,
-            "T": C**2 * self._summed(T, read(S, "adbc"), read(U, "acdb"))
+            "Q": C**2 * paired_Q + mixed * entries(crossed_F, "badc"),
+            "R": C**2 * R + mixed * entries(paired_P, "acdb"),
+            "S": C**2 * self._summed(S, entries(T, "acdb"), entries(U, "adbc")) + mixed * crossed_B,
+            "T": C**2 * self._summed(T, entries(S, "adbc"), entries(U, "acdb"))
             + mixed * through_T
-            + self.lam**2 * read(crossed_F, "bacd"),
-            "U": C**2 * self._summed(U, read(S, "acdb"), read(T, "adbc")),
+            + self.lam**2 * entries(crossed_F, "bacd"),
+            "U": C**2 * self._summed(U, entries(S, "acdb"), entries(T, "adbc")),
         }

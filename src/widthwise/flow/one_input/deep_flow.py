@@ -1,9 +1,9 @@
 """One input through very deep networks: every tensor over its natural scale, layer by layer (theory §2, §4, §5).
 
 For one input each recursion is a scalar one. K and Θ are carried as numbers of any size, and every tensor X of order
-1/n as the ratio X / (K^i Θ^j) of `SCALES`, which neither overflows nor underflows with them. A step measures the lower
-layer in units of its K and Θ and the activation in units of √⟨σ²⟩, hands those pure numbers to the rules of all inputs
-(`finite_rules`, `mean_rules`) and reads the ratios of the next layer off.
+1/n as its ratio X / (K^i Θ^j) to its natural scale, which neither overflows nor underflows with them. A step measures
+the lower layer in units of its K and Θ and the activation in units of √⟨σ²⟩, hands those pure numbers to the rules of
+all inputs (`flow.tensors`) and reads the ratios of the next layer off.
 """
 
 from __future__ import annotations
@@ -34,18 +34,11 @@ from widthwise.flow.one_input.single_expectations import (
 )
 from widthwise.flow.one_input.single_kernels import KernelSteps, gram_of, homogeneous_kernels, quadrature_kernels
 from widthwise.flow.tensors.legs import Legs
-from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.tensor_flow import MEANS, check_existence, finite_flow, required
-from widthwise.flow.tensors.tensor_rules import READS, RULES, Layer
+from widthwise.flow.tensors.rules import READS, RULES
+from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
+from widthwise.flow.tensors.tensor_rules import LayerStep
 from widthwise.network import MLP
-
-#: The natural scale K^i Θ^j of each tensor: z counts as √K, Ĥ as Θ, a further derivative of Ĥ as Θ/√K.
-SCALES: dict[str, tuple[int, int]] = {
-    "V": (2, 0), "D": (1, 1), "F": (1, 1), "A": (0, 2), "B": (0, 2), "P": (0, 2), "Q": (0, 2),
-    "R": (-1, 3), "S": (-1, 3), "T": (-1, 3), "U": (-1, 3), "G1": (1, 0), "H1": (0, 1),
-}  # fmt: skip
-#: Tensors that the step of Θ has no part in.
-WITHOUT_THETA = ("V", "G1")
+from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 
 @dataclass(frozen=True)
@@ -66,10 +59,9 @@ def existing(*activations: Activation) -> tuple[str, ...]:
     >>> existing(resolve("step")), existing(resolve("relu"))
     (('V', 'G1'), ('V', 'D', 'A', 'B', 'F', 'G1', 'H1'))
     """
-    names = (*RULES, *MEANS)
     reach = min((sigma.first_jump for sigma in activations), default=math.inf)
-    good = {name for name in names if max((1 if name == "H1" else 0, *(max(r) for r in READS.get(name, ())))) <= reach}
-    return tuple(name for name in names if set(required((name,))) <= good)
+    good = {name for name in RULES if TENSORS[name].derivatives <= reach}
+    return tuple(name for name in RULES if set(required((name,))) <= good)
 
 
 def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
@@ -114,7 +106,7 @@ def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
         )
     ratios = {}
     for name in wanted:
-        i, j = SCALES[name]
+        i, j = TENSORS[name].scale
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios[name] = flow.tensors[name].reshape(net.depth) / (K**i * Theta**j)
     return SingleFlow(scaled(K), scaled(Theta) if with_theta else None, ratios, flow.route, flow.error)
@@ -132,7 +124,7 @@ def _table(rungs: Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[
 
 def _terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:
     """Every expectation that the carried tensors and Θ need."""
-    terms = {Term(0, tuple(sorted(orders))) for name in carried for orders in READS.get(name, ())}
+    terms = {Term(0, tuple(sorted(orders))) for name in carried for orders in READS[name]}
     with_slopes = any(name not in WITHOUT_THETA for name in carried)
     if with_theta or with_slopes:
         terms.add(pair(1, 1))
@@ -224,7 +216,7 @@ def _ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried)
     empty_K = np.asarray(steps.K.mantissa) == 0.0
     empty_Theta = np.asarray(Theta.mantissa) == 0.0 if Theta is not None else np.zeros_like(empty_K)
     for name, column in result.items():
-        i, j = SCALES[name]
+        i, j = TENSORS[name].scale
         column[(empty_K & (i != 0)) | (empty_Theta & (j != 0))] = np.nan
     return result
 
@@ -246,20 +238,12 @@ def _advance(activation: Activation, carried, units: Units, numbers: Mapping[Ter
     sigma = _legs(activation, 0, numbers, fourth)
     with_slopes = any(name not in WITHOUT_THETA for name in carried)
     slope = _legs(activation, 1, numbers, fourth) if with_slopes else sigma
-    reads = {orders for name in carried for orders in READS.get(name, ())}
+    reads = {orders for name in carried for orders in READS[name]}
     fours = {orders: _one(numbers[Term(0, tuple(sorted(orders)))], 4) for orders in sorted(reads)}
-    layer = Layer(
-        units.C, units.lam, units.r, _one(units.H), sigma.value, slope.value, sigma.aa, sigma.ab, slope.aa, slope.ab,
-        fours,
+    layer = LayerStep(
+        C=units.C, lam=units.lam, r=units.r, H=_one(units.H), sigma=sigma, slope=slope, fours=fours
     )  # fmt: skip
-    now = {name: _one(ratios[name] * units.H ** SCALES[name][1], 2 if name in MEANS else 4) for name in carried}
-    result = {}
-    for name in carried:
-        if name == "G1":
-            terms = rule_G1(layer, sigma, now)
-        elif name == "H1":
-            terms = rule_H1(layer, sigma, slope, now)
-        else:
-            terms = RULES[name](layer, now)
-        result[name] = jnp.reshape(sum(terms.values()), ()) * units.share ** SCALES[name][0]
-    return result
+    records = [TENSORS[name] for name in carried]
+    now = {one.name: _one(ratios[one.name] * units.H ** one.scale[1], one.slots) for one in records}
+    above = {name: jnp.reshape(sum(RULES[name](layer, now).values()), ()) for name in carried}
+    return {one.name: above[one.name] * units.share ** one.scale[0] for one in records}

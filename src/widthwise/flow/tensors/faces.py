@@ -16,18 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.flow.tensors.legs import Legs
-from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.placed import FACES, Listed, PlacedTensor, placed_layer
-from widthwise.flow.tensors.tensor_rules import READS, RULES, Layer
+from widthwise.flow.tensors.placed import Listed, PlacedTensor, placed_step
+from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES
+from widthwise.flow.tensors.tensor_rules import LayerStep
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.families import PERMUTATIONS, columns
 from widthwise.gaussian.four_point.geometry import library
+from widthwise.tensors import MEANS
 
 #: Face by tensor name and pattern, each over its distinct inputs.
 Faces = dict[str, dict[str, Any]]
 #: Numbers in one array of a piece of a face, on a processor and on an accelerator.
-PIECES = {"cpu": 1 << 17, "gpu": 1 << 20}
+FACE_PIECES = {"cpu": 1 << 17, "gpu": 1 << 20}
 #: Four-point expectations (count, assignments) of sorted quadruples (count, 4).
 Values = Callable[[np.ndarray], Any]
 
@@ -37,12 +37,12 @@ def no_faces(inputs: int) -> Faces:
     return {name: {p: np.zeros((inputs,) * len(set(p))) for p in patterns} for name, patterns in FACES.items()}
 
 
-def next_faces(layer: Layer, below: Faces, values: Values, placed: tuple[Orders, ...], compiled: bool) -> Faces:
+def next_faces(layer: LayerStep, below: Faces, values: Values, placed: tuple[Orders, ...], compiled: bool) -> Faces:
     """Faces of layer l+1; `values` gives four-point expectations, columns as in `placed`."""
     inputs = len(layer.H)
     above = no_faces(inputs)
-    step = min(max(1, by_device(PIECES) // inputs**2), inputs)
-    rule = _compiled if compiled else _entries
+    step = min(max(1, by_device(FACE_PIECES) // inputs**2), inputs)
+    rule = _compiled_face_entries if compiled else _face_entries
     if compiled:
         # once, not for each piece
         layer, below = jax.tree.map(jnp.asarray, (layer, below))
@@ -101,33 +101,32 @@ def _columns_by_code(orders: Orders, placed: tuple[Orders, ...]) -> np.ndarray:
     return table
 
 
-def _entries(name: str, pattern: str, placed: tuple[Orders, ...], layer: Layer, below: Faces, found: _Repeated, inside):
+def _face_entries(
+    name: str, pattern: str, placed: tuple[Orders, ...], layer: LayerStep, below: Faces, found: _Repeated, inside
+):
     """One tensor of layer l+1 at entries of a pattern."""
     fours = {orders: found.read(inside, pattern, orders, placed) for orders in READS[name]}
     listed = Listed(inside, np.array([["xyz".index(letter) for letter in pattern]]))
     tensors = {other: listed.tensor(other, None, faces) for other, faces in below.items()}
-    terms = RULES[name](placed_layer(layer, listed, fours), tensors)
+    terms = RULES[name](placed_step(layer, listed, fours), tensors)
     return sum(terms.values(), start=np.zeros(()))[0]
 
 
-_compiled = partial(jax.jit, static_argnums=(0, 1, 2))(_entries)
+_compiled_face_entries = partial(jax.jit, static_argnums=(0, 1, 2))(_face_entries)
 
 
-def next_means(layer: Layer, sigma: Legs, slope: Legs, below: Faces, means: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def next_means(layer: LayerStep, below: Faces, means: Mapping[str, Any]) -> dict[str, Any]:
     """G1 and H1 of layer l+1, from their values and the faces of layer l."""
     inputs = len(layer.H)
-    grid = np.indices((inputs, inputs)).reshape(2, -1)
-    listed = Listed(grid, np.array([[0, 1]]))
-    tensors = {name: _OnPairs(name, None, below[name], listed) for name in ("V", "D", "F")} | dict(means)
-    return {
-        "G1": sum(rule_G1(layer, sigma, tensors).values()),
-        "H1": sum(rule_H1(layer, sigma, slope, tensors).values()),
-    }  # pyright: ignore[reportReturnType]
+    listed = Listed(np.indices((inputs, inputs)).reshape(2, -1), np.array([[0, 1]]))
+    needed = {other for name in MEANS for other in NEEDS[name]} - set(means)
+    tensors = {name: _OnPairs(name, None, below[name], listed) for name in needed} | dict(means)
+    return {name: sum(RULES[name](layer, tensors).values()) for name in MEANS}
 
 
 class _OnPairs(PlacedTensor):
     """A tensor at indices a, b alone, as a matrix."""
 
-    def read(self, indices: str):
+    def entries(self, indices: str):
         inputs = round(self.listed.columns.shape[1] ** 0.5)
-        return np.asarray(super().read(indices)).reshape(inputs, inputs)
+        return np.asarray(super().entries(indices)).reshape(inputs, inputs)

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 
 from widthwise.flow.tensors.legs import Legs
-from widthwise.flow.tensors.tensor_rules import Layer, Terms
+from widthwise.flow.tensors.tensor_rules import LayerStep, QuadrupleTensor, Terms, entries
 
 
-def _entries(tensor, first: str, second: str):
-    """tensor_(first)(second) with letters a, b, as a matrix over (a, b)."""
-    if hasattr(tensor, "read"):
-        return tensor.read(first + second)
-    n = np.arange(tensor.shape[0])
-    grid = {"a": n[:, None], "b": n[None, :]}
-    return tensor[tuple(grid[letter] for letter in first + second)]
+def _on_pairs(tensor, indices: str):
+    """The tensor at letters a, b, as a matrix over (a, b)."""
+    found = entries(tensor, indices)
+    return found if isinstance(tensor, QuadrupleTensor) else found[:, :, 0, 0]
 
 
 def shift(legs: Legs, G1, V) -> tuple[Any, Any]:
@@ -28,24 +25,24 @@ def shift(legs: Legs, G1, V) -> tuple[Any, Any]:
     assert legs.aaaa is not None
     assert legs.aaab is not None
     assert legs.aabb is not None
-    second = legs.aaaa * _entries(V, "aa", "aa") + legs.aaaa.T * _entries(V, "bb", "bb")
-    second = second + 4.0 * legs.aaab * _entries(V, "aa", "ab") + 4.0 * legs.aaab.T * _entries(V, "bb", "ab")
-    both = 2.0 * _entries(V, "aa", "bb") + 4.0 * _entries(V, "ab", "ab")
+    second = legs.aaaa * _on_pairs(V, "aaaa") + legs.aaaa.T * _on_pairs(V, "bbbb")
+    second = second + 4.0 * legs.aaab * _on_pairs(V, "aaab") + 4.0 * legs.aaab.T * _on_pairs(V, "bbab")
+    both = 2.0 * _on_pairs(V, "aabb") + 4.0 * _on_pairs(V, "abab")
     return first, 0.125 * (second + legs.aabb * both)
 
 
-def rule_G1(x: Layer, sigma: Legs, t: Mapping[str, Any]) -> Terms:
-    mean, fluctuation = shift(sigma, t["G1"], t["V"])
+def rule_G1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
+    mean, fluctuation = shift(x.sigma, t["G1"], t["V"])
     return {"G1": x.r * x.C * mean, "V": x.r * x.C * fluctuation}
 
 
-def rule_H1(x: Layer, sigma: Legs, slope: Legs, t: Mapping[str, Any]) -> Terms:
-    values, slopes = shift(sigma, t["G1"], t["V"]), shift(slope, t["G1"], t["V"])
+def rule_H1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
+    values, slopes = shift(x.sigma, t["G1"], t["V"]), shift(x.slope, t["G1"], t["V"])
     D, F = t["D"], t["F"]
-    first = _entries(D, "aa", "ab") + 2.0 * _entries(F, "aa", "ab")
-    middle = _entries(D, "ab", "ab") + _entries(F, "aa", "bb") + _entries(F, "ab", "ba")
-    last = _entries(D, "bb", "ab") + 2.0 * _entries(F, "ba", "bb")
-    correlated = slope.aa * first + 2.0 * slope.ab * middle + slope.aa.T * last
+    first = _on_pairs(D, "aaab") + 2.0 * _on_pairs(F, "aaab")
+    middle = _on_pairs(D, "abab") + _on_pairs(F, "aabb") + _on_pairs(F, "abba")
+    last = _on_pairs(D, "bbab") + 2.0 * _on_pairs(F, "babb")
+    correlated = x.slope.aa * first + 2.0 * x.slope.ab * middle + x.slope.aa.T * last
     return {
         "values G1": x.r * x.lam * values[0],
         "values V": x.r * x.lam * values[1],

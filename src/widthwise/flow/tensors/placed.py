@@ -8,29 +8,20 @@ tensor with a repeated input belongs to no such list; it is read from faces, arr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from widthwise.flow.tensors.tensor_rules import Layer
+from widthwise.flow.tensors.legs import Legs
+from widthwise.flow.tensors.rules import FACES, equal_entries, fits
+from widthwise.flow.tensors.tensor_rules import LayerStep
 
 #: All index orders of four sorted inputs: row, then the place of a, b, c, d.
 ORDERS = np.array(list(permutations(range(4))))
-_ROW = {tuple(int(k) for k in order): row for row, order in enumerate(ORDERS)}
-_EXCHANGED = np.array([_ROW[c, d, a, b] for a, b, c, d in ORDERS.tolist()])
-#: Entries with repeated inputs that the recursions read (theory §4, §5): letters are inputs, x the repeated one.
-FACES: dict[str, tuple[str, ...]] = {
-    "V": ("xxyz", "xyxy"),
-    "D": ("xxyz", "xyxy"),
-    "B": ("xxyz",),
-    "F": ("xxyz", "xyyx"),
-    "P": ("xyzx",),
-    "Q": ("yzxx",),
-}
-#: Tensors that are the same with their two pairs of slots exchanged.
-PAIR_SYMMETRIC = ("V", "F")
+_ROW_OF_ORDER = {tuple(int(k) for k in order): row for row, order in enumerate(ORDERS)}
+_EXCHANGED = np.array([_ROW_OF_ORDER[c, d, a, b] for a, b, c, d in ORDERS.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +68,15 @@ class PlacedTensor:
         self.name, self.orders, self.listed = name, orders, listed
         self.faces, self.known = faces, {}
 
-    def read(self, indices: str):
-        """The tensor at these letters, over (rows, quadruples); see `finite_rules.read`."""
+    def entries(self, indices: str):
+        """The tensor at these letters, over (rows, quadruples); see `tensor_rules.entries`."""
         places = self.listed.places[:, ["abcd".index(letter) for letter in indices]]
         if len(set(places[0].tolist())) == 4:
-            return self.orders[np.array([_ROW[tuple(row)] for row in places.tolist()])]
-        exchanged = [places[:, [2, 3, 0, 1]]] if self.name in PAIR_SYMMETRIC else []
-        for order in (places, *exchanged):
+            return self.orders[np.array([_ROW_OF_ORDER[tuple(row)] for row in places.tolist()])]
+        for equal in equal_entries(self.name, places):
             for pattern in FACES[self.name]:
-                inputs = sorted(set(pattern))
-                at = order[:, [pattern.index(letter) for letter in inputs]]
-                if np.array_equal(order, at[:, [inputs.index(letter) for letter in pattern]]):
+                if fits(pattern, equal):
+                    at = equal[:, [pattern.index(letter) for letter in sorted(set(pattern))]]
                     return self._face(pattern)[tuple(at.T)]
         raise KeyError(f"{self.name} is not kept at inputs like {indices}")
 
@@ -101,15 +90,19 @@ class PlacedTensor:
 
 
 @dataclass(frozen=True)
-class PlacedLayer(Layer):
-    """`Layer` on a list of quadruples in all orders."""
+class PlacedStep(LayerStep):
+    """`LayerStep` on a list of quadruples in all orders."""
 
     def exchanged(self, values):
         return values[_EXCHANGED]
 
 
-def placed_layer(layer: Layer, listed: Listed, fours: Mapping[tuple[int, ...], Any]) -> PlacedLayer:
-    """A layer with its matrices laid out over a list."""
-    names = ("H", "values", "slopes", "s_aa", "s_ab", "w_aa", "w_ab")
-    matrices = {name: listed.matrix(getattr(layer, name)) for name in names}
-    return PlacedLayer(C=layer.C, lam=layer.lam, r=layer.r, fours=fours, **matrices)
+def placed_step(step: LayerStep, listed: Listed, fours: Mapping[tuple[int, ...], Any]) -> PlacedStep:
+    """A step with its matrices laid out over a list; the rules of quadruples read no fourth derivatives."""
+
+    def placed(legs: Legs) -> Legs:
+        value, aa, ab = (listed.matrix(part) for part in (legs.value, legs.aa, legs.ab))
+        return replace(legs, value=value, aa=aa, ab=ab, aaaa=None, aaab=None, aabb=None)
+
+    H, sigma, slope = listed.matrix(step.H), placed(step.sigma), placed(step.slope)
+    return PlacedStep(C=step.C, lam=step.lam, r=step.r, H=H, sigma=sigma, slope=slope, fours=fours)

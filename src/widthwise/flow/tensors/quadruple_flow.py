@@ -20,29 +20,31 @@ from widthwise.devices import by_device
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.faces import Faces, next_faces, next_means, no_faces
 from widthwise.flow.tensors.legs import Known, legs
-from widthwise.flow.tensors.placed import ORDERS, Listed, placed_layer
+from widthwise.flow.tensors.placed import ORDERS, Listed, placed_step
+from widthwise.flow.tensors.rules import NEEDS, READS, RULES, families_of
 from widthwise.flow.tensors.tensor_flow import COMPILE_FROM, required
-from widthwise.flow.tensors.tensor_rules import NEEDS, READS, RULES, Layer
+from widthwise.flow.tensors.tensor_rules import LayerStep
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
-from widthwise.gaussian.four_point.families import FAMILIES, assignments
+from widthwise.gaussian.four_point.families import assignments
 from widthwise.gaussian.four_point.planes import PlaneSeries
 from widthwise.network import MLP
+from widthwise.tensors import FOURS, MEANS
 
-PLACED = assignments(FAMILIES)
+PLACED = assignments(families_of(FOURS))
 #: Quadruples that are carried at a time, on a processor and on an accelerator.
 CHUNKS = {"cpu": 1 << 13, "gpu": 1 << 17}
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _QuadrupleStep:
     """From layer l to l+1: its matrices, its four-point expectations, and the faces of layer l.
 
     `largest` are the largest error bound and the largest value that each assignment has had so far.
     """
 
-    layer: Layer
+    layer: LayerStep
     series: PlaneSeries | AcceleratedSeries
     faces: Faces | None
     largest: np.ndarray
@@ -89,17 +91,17 @@ class QuadrupleFlow:
         self.done, self.progress = 0, progress
         kernels = kernel_flow(net, X)
         assert kernels.Theta is not None
-        self.inputs, self.carried = len(X), tuple(name for name in required(wanted) if name in RULES)
+        self.inputs, self.carried = len(X), tuple(name for name in required(wanted) if name in FOURS)
         self.K, self.Theta, self.pair_error = kernels.K[-1], kernels.Theta[-1], kernels.error
         self.compiled = self.inputs >= COMPILE_FROM
         at = list(zip(net.activations, kernels.K[:-1], strict=True))
         self.series = [PlaneSeries(sigma, K, PLACED, tolerance, keep=True) for sigma, K in at]
         self.possible = all(series.possible for series in self.series)
-        self.steps: list[_Step] = []
-        means = {name: np.zeros_like(self.K) for name in ("G1", "H1")}
+        self.steps: list[_QuadrupleStep] = []
+        means = {name: np.zeros_like(self.K) for name in MEANS}
         if self.possible:
             for sigma, K in at:
-                check_fourth_moments(sigma, K, max(map(max, FAMILIES)))
+                check_fourth_moments(sigma, K, max(map(max, PLACED)))
             means = self._build(net, kernels.K, kernels.Theta, means)
         self.G1, self.H1 = means["G1"], means["H1"]
 
@@ -110,17 +112,13 @@ class QuadrupleFlow:
             known: Known = {}
             sigma, slope = (legs(net.activations[layer - 1], p, K[layer - 1], True, known) for p in (0, 1))
             self.pair_error = max(self.pair_error, sigma.error, slope.error)
-            ratio = net.widths[layer] / net.widths[layer - 1]
-            made = Layer(
-                net.C_W[layer], net.lambda_W[layer], ratio, Theta[layer - 1], sigma.value, slope.value, sigma.aa,
-                sigma.ab, slope.aa, slope.ab, {},
-            )  # fmt: skip
+            made = LayerStep.of(net, layer, Theta[layer - 1], sigma, slope)
             route = (
                 AcceleratedSeries(series) if self.compiled and devices.on_accelerator() and not series.slow else series
             )
-            step = _Step(made, route, faces if layer > 1 else None, np.zeros((2, len(PLACED))), self._count)
+            step = _QuadrupleStep(made, route, faces if layer > 1 else None, np.zeros((2, len(PLACED))), self._count)
             self.steps.append(step)
-            means = next_means(made, sigma, slope, faces, means)
+            means = next_means(made, faces, means)
             if layer < len(self.series):
                 faces = next_faces(made, faces, step.values, PLACED, self.compiled)
                 # compiled steps read them again and again
@@ -166,23 +164,25 @@ class QuadrupleFlow:
         for number, step in enumerate(self.steps, 1):
             # at the last layer nothing is needed but what is wanted
             names = wanted if number == len(self.steps) else self.carried
-            advance = _compiled_step if self.compiled else _advance
+            advance = _compiled_next_tensors if self.compiled else _next_tensors
             state = advance(names, step.layer, step.faces, state, step.padded(quads, chunk).T, columns)
         return state
 
 
-def _advance(names: tuple[str, ...], layer: Layer, faces: Faces | None, state: Mapping[str, Any], values, columns):
+def _next_tensors(
+    names: tuple[str, ...], layer: LayerStep, faces: Faces | None, state: Mapping[str, Any], values, columns
+):
     """Tensors of layer l+1 in all orders; `values` (assignments, quadruples), `columns` (4, quadruples)."""
     listed = Listed(columns, ORDERS)
     fours = {orders: values[_assigned(orders)] for name in names for orders in READS[name]}
-    here = placed_layer(layer, listed, fours)
+    here = placed_step(layer, listed, fours)
     tensors: dict[str, Any] = {}
     for other in {other for name in names for other in NEEDS[name]}:
         tensors[other] = listed.tensor(other, state[other], faces.get(other, {})) if faces else _Nothing()
     return {name: sum(RULES[name](here, tensors).values()) for name in names}
 
 
-_compiled_step = partial(jax.jit, static_argnums=0)(_advance)
+_compiled_next_tensors = partial(jax.jit, static_argnums=0)(_next_tensors)
 
 
 def _assigned(orders: Orders) -> np.ndarray:
@@ -200,5 +200,5 @@ def _assigned(orders: Orders) -> np.ndarray:
 class _Nothing:
     """A tensor of the first layer."""
 
-    def read(self, indices: str) -> float:
+    def entries(self, indices: str) -> float:
         return 0.0

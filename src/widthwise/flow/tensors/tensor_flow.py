@@ -15,16 +15,17 @@ import numpy as np
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.legs import Known, Legs, legs
-from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.tensor_rules import NEEDS, READS, RULES, Layer
+from widthwise.flow.tensors.rules import NEEDS, READS, RULES, families_of
+from widthwise.flow.tensors.tensor_rules import LayerStep
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
 from widthwise.network import MLP, Network, plain
+from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 #: Below this many inputs numpy is quicker than compiling.
 COMPILE_FROM = 24
-MEANS = ("G1", "H1")
 
-jax.tree_util.register_dataclass(Layer, [field.name for field in fields(Layer)], [])
+for kind in (Legs, LayerStep):
+    jax.tree_util.register_dataclass(kind, [field.name for field in fields(kind)], [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +56,22 @@ class FiniteFlow:
 def required(wanted: tuple[str, ...]) -> tuple[str, ...]:
     """The tensors that must be carried along to get the wanted ones, in the order in which they are computed."""
     needed = {other for name in wanted for other in NEEDS[name]}
-    return tuple(name for name in (*RULES, *MEANS) if name in needed)
+    return tuple(name for name in RULES if name in needed)
 
 
 def check_existence(activations: Iterable[Activation], wanted: tuple[str, ...]) -> None:
     """Refuse tensors that need a derivative which is a δ-function at a coinciding input (theory §1, Kinks)."""
     for activation, name in product(dict.fromkeys(activations), required(wanted)):
-        # the step of H1 reads Θ, which needs ⟨σ'σ'⟩
-        orders = [max(read) for read in READS.get(name, ())] or [1 if name == "H1" else 0]
-        require_derivatives(activation, max(orders), name)
+        highest = TENSORS[name].derivatives
+        require_derivatives(activation, highest, name)
         asked = name if name in wanted else f"{wanted[0]} (through {name})"
-        require_functions(activation, max(orders), "tensors", asked)
+        require_functions(activation, highest, "tensors", asked)
 
 
 def finite_flow(
     net: Network,
     X: np.ndarray,
-    wanted: tuple[str, ...] = (*RULES, *MEANS),
+    wanted: tuple[str, ...] = tuple(RULES),
     *,
     with_theta: bool = True,
     last_only: bool = False,
@@ -88,7 +88,7 @@ def finite_flow(
     net = plain(net, "tensors of order 1/n")
     check_existence(net.activations, wanted)
     smooth = all(sigma.first_jump > 0 for sigma in net.activations)
-    with_slopes = (with_theta and smooth) or any(name not in ("V", "G1") for name in wanted)
+    with_slopes = (with_theta and smooth) or any(name not in WITHOUT_THETA for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     lambda_W = net.lambda_W
@@ -96,14 +96,14 @@ def finite_flow(
         Theta, lambda_W = rates.Theta, rates.lambda_W
     carried = required(wanted)
     layers = (net.depth,) if last_only else kernels.layers
-    shapes = {name: (len(X),) * (2 if name in MEANS else 4) for name in carried}
+    shapes = {name: (len(X),) * TENSORS[name].slots for name in carried}
     kept = {name: np.zeros((len(layers), *shapes[name]), dtype) for name in wanted}
     now: dict[str, Any] = {name: np.zeros(shapes[name]) for name in carried}
     routes, error = set(), kernels.error
     for layer in range(1, net.depth):
         report = _layer_progress(progress, layer, net.depth - 1)
         K, Theta_here, rate = kernels.K[layer - 1], Theta[layer - 1], lambda_W[layer]
-        step = _Step.of(net, layer, K, Theta_here, carried, tolerance, report, rate)
+        step = _FullStep.of(net, layer, K, Theta_here, carried, tolerance, report, rate)
         routes.add(step.route)
         error = max(error, step.error)
         now = step.apply(now, carried, omit)
@@ -123,36 +123,27 @@ def _layer_progress(progress: Callable[[int, int], None] | None, layer: int, ste
 
 
 @dataclass(frozen=True)
-class _Step:
+class _FullStep:
     """One layer: expectations computed, ready to carry the tensors through."""
 
-    layer: Layer
+    layer: LayerStep
     four: FourPoint
-    sigma: Legs
-    slope: Legs
     route: str
     error: float
 
     @classmethod
     def of(
         cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance, progress, rate=None
-    ) -> _Step:
+    ) -> _FullStep:
         activation = net.activations[layer - 1]
-        reads = {orders for name in carried for orders in READS.get(name, ())}
-        families = tuple(sorted({tuple(sorted(orders, reverse=True)) for orders in reads}))
-        four = four_point(activation, K, families, tolerance, progress=progress)
+        four = four_point(activation, K, families_of(carried), tolerance, progress=progress)
         fourth = any(name in MEANS for name in carried)
         known: Known = {}
         sigma = legs(activation, 0, K, fourth, known)
-        with_slopes = any(name not in ("V", "G1") for name in carried)
+        with_slopes = any(name not in WITHOUT_THETA for name in carried)
         slope = legs(activation, 1, K, fourth, known) if with_slopes else sigma
-        ratio = net.widths[layer] / net.widths[layer - 1]
-        rate = net.lambda_W[layer] if rate is None else rate
-        made = Layer(
-            net.C_W[layer], rate, ratio, Theta, sigma.value, slope.value, sigma.aa, sigma.ab,
-            slope.aa, slope.ab, {},
-        )  # fmt: skip
-        return cls(made, four, sigma, slope, four.route, max(four.error, sigma.error, slope.error))
+        made = LayerStep.of(net, layer, Theta, sigma, slope, rate)
+        return cls(made, four, four.route, max(four.error, sigma.error, slope.error))
 
     def apply(self, now: dict[str, Any], carried: tuple[str, ...], omit) -> dict[str, Any]:
         result = {}
@@ -161,33 +152,30 @@ class _Step:
             tensors = {other: now[other] for other in NEEDS[name]}
             if name in MEANS:  # few entries are read
                 on_host = {other: np.asarray(tensor) for other, tensor in tensors.items()}
-                result[name] = _total(name, self._mean(name, on_host), left_out)
+                result[name] = _sum_of_terms(name, RULES[name](self.layer, on_host), left_out)
             elif self.four.inputs < COMPILE_FROM:
-                result[name] = _total(name, RULES[name](self._reading(name), tensors), left_out)
+                result[name] = _sum_of_terms(name, RULES[name](self._reading(name), tensors), left_out)
             else:
                 known = (quadruples(self.four.inputs).lookup, self.four.values)
-                result[name] = _compiled(name, left_out, self.four.placed, self.layer, known, tensors)
+                result[name] = _compiled_tensor(name, left_out, self.four.placed, self.layer, known, tensors)
         return result
 
-    def _mean(self, name: str, tensors: dict[str, np.ndarray]):
-        if name == "G1":
-            return rule_G1(self.layer, self.sigma, tensors)
-        return rule_H1(self.layer, self.sigma, self.slope, tensors)
-
-    def _reading(self, name: str) -> Layer:
+    def _reading(self, name: str) -> LayerStep:
         """The layer with the full four-point arrays that one rule reads; they do not outlive it."""
         return replace(self.layer, fours={orders: self.four.full(*orders) for orders in READS[name]})
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _compiled(name: str, left_out: frozenset[str], placed: tuple[Orders, ...], layer: Layer, known, tensors: dict):
+def _compiled_tensor(
+    name: str, left_out: frozenset[str], placed: tuple[Orders, ...], layer: LayerStep, known, tensors: dict
+):
     """One tensor of the next layer; four-point arrays are read where they are used and never stand in memory whole."""
     lookup, values = known
     fours = {orders: full(jnp.asarray(values), lookup, orders, placed, len(layer.H)) for orders in READS[name]}
-    return _total(name, RULES[name](replace(layer, fours=fours), tensors), left_out)
+    return _sum_of_terms(name, RULES[name](replace(layer, fours=fours), tensors), left_out)
 
 
-def _total(name: str, terms: dict, left_out: frozenset[str]):
+def _sum_of_terms(name: str, terms: dict, left_out: frozenset[str]):
     unknown = left_out - set(terms)
     if unknown:
         raise KeyError(f"{name} has no term {sorted(unknown)[0]!r}: {sorted(terms)}")

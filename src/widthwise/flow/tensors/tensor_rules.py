@@ -1,8 +1,8 @@
 """The recursions of all tensors at order 1/n, one function a tensor, each a sum of named terms (theory §4, §5).
 
 Rules are written in indices: `on(M, "ac")` lays a matrix M_ac out over (a, b, c, d), and a tensor is read in another
-order with `read`. They use arithmetic and indexing only, so numpy and jax arrays both go through them, and so does
-anything with methods `on` and `read` of its own: lists of quadruples instead of all of them (see `quadruple_flow`).
+order with `entries`. They use arithmetic and indexing only, so numpy and jax arrays both go through them, and so does a
+`QuadrupleMatrix` or `QuadrupleTensor`: lists of quadruples instead of all of them (see `quadruple_flow`).
 """
 
 from __future__ import annotations
@@ -10,36 +10,71 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from widthwise.flow.tensors.legs import Legs
 from widthwise.gaussian.four_point import Orders
+from widthwise.network import MLP
 
 Terms = dict[str, Any]
 
 
+@runtime_checkable
+class QuadrupleMatrix(Protocol):
+    """A matrix over pairs of inputs that lays itself out over quadruples, in whatever shape these are kept.
+
+    It can also be added to its like, and multiplied by it or by numbers, entry by entry.
+    """
+
+    def on(self, pair: str) -> Any:
+        """M_pair, with letters from abcd, over all quadruples (a, b, c, d) there are."""
+        ...
+
+
+@runtime_checkable
+class QuadrupleTensor(Protocol):
+    """A tensor over four inputs that is known at some entries and reads them by itself."""
+
+    def entries(self, indices: str) -> Any:
+        """The tensor at these letters from abcd, over all quadruples (a, b, c, d) there are."""
+        ...
+
+
 @dataclass(frozen=True)
-class Layer:
+class LayerStep:
     """All that the step from layer l to l+1 uses, besides the tensors of layer l.
 
     C = C_W and lam = λ_W of layer l+1, a number or a matrix over the two inputs whose gradients it joins;
-    r = n_l / n_{l−1}, H = Θ of layer l. `values`, `slopes` are ⟨σσ⟩, ⟨σ'σ'⟩;
-    (s_aa, s_ab) the legs of σσ and (w_aa, w_ab) those of σ'σ' (see `legs`); `fours` the four-point
-    expectations that the rules read.
+    r = n_l / n_{l−1}, H = Θ of layer l. `sigma` and `slope` are ⟨σσ⟩ and ⟨σ'σ'⟩ with their derivatives; `fours` the
+    four-point expectations that the rules read.
     """
 
     C: float
     lam: Any
     r: float
     H: Any
-    values: Any
-    slopes: Any
-    s_aa: Any
-    s_ab: Any
-    w_aa: Any
-    w_ab: Any
+    sigma: Legs
+    slope: Legs
     fours: Mapping[Orders, Any]
+
+    @classmethod
+    def of(cls, net: MLP, layer: int, Theta: np.ndarray, sigma: Legs, slope: Legs, lam: Any = None) -> LayerStep:
+        """The step from a layer of a network, counted from 1, without four-point expectations; λ_W may be another."""
+        lam = net.lambda_W[layer] if lam is None else lam
+        ratio = net.widths[layer] / net.widths[layer - 1]
+        return cls(C=net.C_W[layer], lam=lam, r=ratio, H=Theta, sigma=sigma, slope=slope, fours={})
+
+    @property
+    def values(self):
+        """⟨σ_aσ_b⟩."""
+        return self.sigma.value
+
+    @property
+    def slopes(self):
+        """⟨σ'_aσ'_b⟩."""
+        return self.slope.value
 
     def four(self, *orders: int):
         """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ over (a, b, c, d)."""
@@ -56,17 +91,17 @@ class Layer:
     @property
     def alpha_first(self):
         """α_ab,e for e = a: C_W H_ab ⟨σ'''_aσ'_b⟩ + λ_W ⟨σ''_aσ_b⟩; also the leg aa of Ω."""
-        return self.C * self.H * self.w_aa + self.lam * self.s_aa
+        return self.C * self.H * self.slope.aa + self.lam * self.sigma.aa
 
     @property
     def alpha_second(self):
         """α_ab,e for e = b: C_W H_ab ⟨σ''_aσ''_b⟩ + λ_W ⟨σ'_aσ'_b⟩; also the leg ab of Ω."""
-        return self.C * self.H * self.w_ab + self.lam * self.s_ab
+        return self.C * self.H * self.slope.ab + self.lam * self.sigma.ab
 
 
 def on(matrix, pair: str):
     """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]."""
-    if hasattr(matrix, "on"):
+    if isinstance(matrix, QuadrupleMatrix):
         return matrix.on(pair)
     first, second = ("abcd".index(letter) for letter in pair)
     if first > second:
@@ -74,27 +109,22 @@ def on(matrix, pair: str):
     return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
 
 
-def read(tensor, indices: str):
-    """A tensor at other or repeated indices: read(F, "aafc"… ) with letters from abcd, over (a, b, c, d).
+def entries(tensor, indices: str):
+    """A tensor at other or repeated indices: entries(F, "aafc"… ) with letters from abcd, over (a, b, c, d).
 
-    read(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
+    entries(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
     """
-    if hasattr(tensor, "read"):
-        return tensor.read(indices)
-    letters, source = [], tensor
-    for letter in indices:
-        if letter in letters:
-            continue
-        letters.append(letter)
+    if isinstance(tensor, QuadrupleTensor):
+        return tensor.entries(indices)
+    letters, source = list(dict.fromkeys(indices)), tensor
     if len(letters) < 4:
-        source = _diagonal(tensor, indices, letters)
+        source = _repeated_entries(tensor, indices, letters)
     order = np.argsort(["abcd".index(letter) for letter in letters])
     source = source.transpose(tuple(int(k) for k in order))
-    present = sorted(letters)
-    return source[tuple(slice(None) if letter in present else None for letter in "abcd")]
+    return source[tuple(slice(None) if letter in letters else None for letter in "abcd")]
 
 
-def _diagonal(tensor, indices: str, letters: list[str]):
+def _repeated_entries(tensor, indices: str, letters: list[str]):
     """tensor[i, i, j, k]-like reads: result axes follow `letters`."""
     size, count = tensor.shape[0], len(letters)
     position = {letter: k for k, letter in enumerate(letters)}
@@ -116,91 +146,91 @@ def through_V(V, first: tuple[Any, Any], second: tuple[Any, Any]):
     """Σ ⟨∂_e∂_f F_ab⟩ V_(ef)(gh) ⟨∂_g∂_h G_cd⟩, with the legs (aa, ab) of F and of G."""
 
     def inner(at: str):
-        return second_legs(partial(read, V), *second, "cd", at)
+        return second_legs(partial(entries, V), *second, "cd", at)
 
     return second_legs(inner, *first, "ab")
 
 
-def rule_V(x: Layer, t: Mapping[str, Any]) -> Terms:
-    sigma = x.s_aa, x.s_ab
+def rule_V(x: LayerStep, t: Mapping[str, Any]) -> Terms:
+    sigma = x.sigma.aa, x.sigma.ab
     return {"four": x.C**2 * _cov_ss_ss(x), "V": 0.25 * x.r * x.C**2 * through_V(t["V"], sigma, sigma)}
 
 
-def _cov_ss_ss(x: Layer):
+def _cov_ss_ss(x: LayerStep):
     """cov(σ_aσ_b, σ_cσ_d)."""
     return x.four(0, 0, 0, 0) - on(x.values, "ab") * on(x.values, "cd")
 
 
-def _cov_ss_ww(x: Layer):
+def _cov_ss_ww(x: LayerStep):
     """cov(σ_aσ_b, σ'_cσ'_d)."""
     return x.four(0, 0, 1, 1) - on(x.values, "ab") * on(x.slopes, "cd")
 
 
-def rule_D(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_D(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     cov = x.rate("cd") * _cov_ss_ss(x) + x.C * on(x.H, "cd") * _cov_ss_ww(x)
-    sigma, omega = (x.s_aa, x.s_ab), (x.alpha_first, x.alpha_second)
+    sigma, omega = (x.sigma.aa, x.sigma.ab), (x.alpha_first, x.alpha_second)
     return {
         "four": x.C * cov,
         "V": 0.25 * x.r * x.C * through_V(t["V"], sigma, omega),
-        "D": 0.5 * x.r * x.C**2 * on(x.slopes, "cd") * second_legs(partial(read, t["D"]), *sigma, "ab"),
+        "D": 0.5 * x.r * x.C**2 * on(x.slopes, "cd") * second_legs(partial(entries, t["D"]), *sigma, "ab"),
     }
 
 
-def rule_A(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_A(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     mixed = x.rate("ab") * x.C * on(x.H, "cd") * _cov_ss_ww(x)
     cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x) + mixed + x.exchanged(mixed)
     four_slopes = x.four(1, 1, 1, 1) - on(x.slopes, "ab") * on(x.slopes, "cd")
     cov = cov + x.C**2 * on(x.H, "ab") * on(x.H, "cd") * four_slopes
     omega = x.alpha_first, x.alpha_second
-    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(partial(read, t["D"]), *omega, "ab")
+    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(partial(entries, t["D"]), *omega, "ab")
     return {
         "four": cov,
         "V": 0.25 * x.r * through_V(t["V"], omega, omega),
         "D": through_D,
         "D transposed": x.exchanged(through_D),
-        "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["A"], "abcd"),
+        "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["A"], "abcd"),
     }
 
 
-def rule_B(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_B(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) here are B's own; the theory page writes them a, c, b, d
     return {
         "four": x.C**2 * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
-        "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["B"], "abcd"),
+        "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["B"], "abcd"),
     }
 
 
-def rule_F(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_F(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are F's own: σ_a σ'_b σ_c σ'_d; ∂_e(σ_aσ'_b) is ⟨σ'_aσ'_b⟩ at e = a, ⟨σ_aσ''_b⟩ at e = b
     def inner(first: str):
-        own, both = (read(t["F"], first + last) for last in ("cd", "dd"))
-        return on(x.slopes, "cd") * own + on(x.s_aa, "dc") * both
+        own, both = (entries(t["F"], first + last) for last in ("cd", "dd"))
+        return on(x.slopes, "cd") * own + on(x.sigma.aa, "dc") * both
 
     return {
         "four": x.C**2 * x.four(0, 1, 0, 1) * on(x.H, "bd"),
-        "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner("ab") + on(x.s_aa, "ba") * inner("bb")),
+        "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner("ab") + on(x.sigma.aa, "ba") * inner("bb")),
     }
 
 
-def rule_P(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_P(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * x.C**2 * on(x.slopes, "bc")
-    moved = on(x.s_aa, "ad") * read(t["P"], "abca") + on(x.slopes, "ad") * read(t["P"], "abcd")
+    moved = on(x.sigma.aa, "ad") * entries(t["P"], "abca") + on(x.slopes, "ad") * entries(t["P"], "abcd")
     return {
         "four": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
-        "B": outer * on(x.s_aa, "ad") * read(t["B"], "aabc"),
+        "B": outer * on(x.sigma.aa, "ad") * entries(t["B"], "aabc"),
         "P": outer * moved,
     }
 
 
-def _with_F(x: Layer, F, last: str):
+def _with_F(x: LayerStep, F, last: str):
     """Σ_e α_abe F_ea.. with the last two slots at the given letters."""
-    return on(x.alpha_first, "ab") * read(F, "aa" + last) + on(x.alpha_second, "ab") * read(F, "ba" + last)
+    return on(x.alpha_first, "ab") * entries(F, "aa" + last) + on(x.alpha_second, "ab") * entries(F, "ba" + last)
 
 
-def rule_Q(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_Q(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # Σ_f ⟨∂_f(σ'_cσ_d)⟩ X_f…c : f = c reads X[…, c, c], f = d reads X[…, d, c]
-    over_f = on(x.s_aa, "cd") * _with_F(x, t["F"], "cc") + on(x.slopes, "cd") * _with_F(x, t["F"], "dc")
-    own = on(x.s_aa, "cd") * read(t["Q"], "abcc") + on(x.slopes, "cd") * read(t["Q"], "abcd")
+    over_f = on(x.sigma.aa, "cd") * _with_F(x, t["F"], "cc") + on(x.slopes, "cd") * _with_F(x, t["F"], "dc")
+    own = on(x.sigma.aa, "cd") * entries(t["Q"], "abcc") + on(x.slopes, "cd") * entries(t["Q"], "abcd")
     return {
         "four curved": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
         "four": x.rate("ab") * x.C * x.four(1, 0, 1, 0) * on(x.H, "ac"),
@@ -209,35 +239,35 @@ def rule_Q(x: Layer, t: Mapping[str, Any]) -> Terms:
     }
 
 
-def rule_R(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_R(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * on(x.slopes, "cd")
-    with_P = on(x.alpha_first, "ab") * read(t["P"], "acda") + on(x.alpha_second, "ab") * read(t["P"], "acdb")
+    with_P = on(x.alpha_first, "ab") * entries(t["P"], "acda") + on(x.alpha_second, "ab") * entries(t["P"], "acdb")
     return {
         "four curved": x.C**2 * x.four(3, 1, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "ad"),
         "four": x.rate("ab") * x.C * x.four(2, 0, 1, 1) * on(x.H, "ac") * on(x.H, "ad"),
-        "B": outer * x.C * on(x.alpha_first, "ab") * read(t["B"], "aacd"),
+        "B": outer * x.C * on(x.alpha_first, "ab") * entries(t["B"], "aacd"),
         "P": outer * x.C * with_P,
-        "R": outer * x.C**2 * on(x.slopes, "ab") * read(t["R"], "abcd"),
+        "R": outer * x.C**2 * on(x.slopes, "ab") * entries(t["R"], "abcd"),
     }
 
 
-def rule_S(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_S(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * on(x.slopes, "cd")
     return {
         "four curved": x.C**2 * x.four(2, 2, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "bd"),
         "four": x.rate("ab") * x.C * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
-        "B": outer * x.C * on(x.alpha_second, "ab") * read(t["B"], "abcd"),
-        "S": outer * x.C**2 * on(x.slopes, "ab") * read(t["S"], "abcd"),
+        "B": outer * x.C * on(x.alpha_second, "ab") * entries(t["B"], "abcd"),
+        "S": outer * x.C**2 * on(x.slopes, "ab") * entries(t["S"], "abcd"),
     }
 
 
-def rule_T(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_T(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are T's own; the theory page writes them a, c, d, b: pairs (a, b) and (d, c), H between a and d
     F, Q = t["F"], t["Q"]
     over_f = on(x.alpha_first, "dc") * _with_F(x, F, "dd") + on(x.alpha_second, "dc") * _with_F(x, F, "cd")
     # Q_{d c a e}: slots (b, d, a, e) of the page
-    with_Q = on(x.alpha_first, "ab") * read(Q, "dcaa") + on(x.alpha_second, "ab") * read(Q, "dcab")
-    with_Q_too = on(x.alpha_first, "dc") * read(Q, "abdd") + on(x.alpha_second, "dc") * read(Q, "abdc")
+    with_Q = on(x.alpha_first, "ab") * entries(Q, "dcaa") + on(x.alpha_second, "ab") * entries(Q, "dcab")
+    with_Q_too = on(x.alpha_first, "dc") * entries(Q, "abdd") + on(x.alpha_second, "dc") * entries(Q, "abdc")
     four = x.C**2 * on(x.H, "ab") * on(x.H, "dc") * x.four(2, 1, 1, 2)
     four = four + x.rate("dc") * x.C * on(x.H, "ab") * x.four(2, 1, 0, 1)
     four = four + x.rate("ab") * x.C * on(x.H, "dc") * x.four(1, 0, 1, 2)
@@ -246,19 +276,20 @@ def rule_T(x: Layer, t: Mapping[str, Any]) -> Terms:
         "F": x.r * over_f,
         "Q": x.r * x.C * on(x.slopes, "dc") * with_Q,
         "Q mirrored": x.r * x.C * on(x.slopes, "ab") * with_Q_too,
-        "T": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "dc") * read(t["T"], "abcd"),
+        "T": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "dc") * entries(t["T"], "abcd"),
     }
 
 
-def rule_U(x: Layer, t: Mapping[str, Any]) -> Terms:
+def rule_U(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are U's own; the theory page writes them a, d, b, c
     return {
         "four": x.C**2 * x.four(2, 1, 2, 1) * on(x.H, "ac") * on(x.H, "ad") * on(x.H, "cb"),
-        "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * read(t["U"], "abcd"),
+        "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["U"], "abcd"),
     }
 
 
-RULES: dict[str, Callable[[Layer, Mapping[str, Any]], Terms]] = {
+#: Rules of the tensors on quadruples; `rules` has those of the means too.
+QUADRUPLE_RULES: dict[str, Callable[[LayerStep, Mapping[str, Any]], Terms]] = {
     "V": rule_V,
     "D": rule_D,
     "A": rule_A,
@@ -270,36 +301,4 @@ RULES: dict[str, Callable[[Layer, Mapping[str, Any]], Terms]] = {
     "S": rule_S,
     "T": rule_T,
     "U": rule_U,
-}
-
-#: Tensors of layer l that each tensor of layer l+1 is made of.
-NEEDS: dict[str, tuple[str, ...]] = {
-    "V": ("V",),
-    "D": ("V", "D"),
-    "A": ("V", "D", "A"),
-    "B": ("B",),
-    "F": ("F",),
-    "P": ("B", "P"),
-    "Q": ("F", "Q"),
-    "R": ("B", "P", "R"),
-    "S": ("B", "S"),
-    "T": ("F", "Q", "T"),
-    "U": ("U",),
-    "G1": ("V", "G1"),
-    "H1": ("V", "D", "F", "G1", "H1"),
-}
-
-#: Four-point expectations that each rule reads, in the index order in which it reads them.
-READS: dict[str, tuple[Orders, ...]] = {
-    "V": ((0, 0, 0, 0),),
-    "D": ((0, 0, 0, 0), (0, 0, 1, 1)),
-    "A": ((0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)),
-    "B": ((1, 1, 1, 1),),
-    "F": ((0, 1, 0, 1),),
-    "P": ((2, 1, 1, 0),),
-    "Q": ((2, 1, 1, 0), (1, 0, 1, 0)),
-    "R": ((3, 1, 1, 1), (2, 0, 1, 1)),
-    "S": ((2, 2, 1, 1), (1, 1, 1, 1)),
-    "T": ((2, 1, 1, 2), (2, 1, 0, 1), (1, 0, 1, 2), (1, 0, 0, 1)),
-    "U": ((2, 1, 2, 1),),
 }
