@@ -18,8 +18,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.activations import Activation, resolve
-from widthwise.criticality.fixed_points import fixed_points
-from widthwise.criticality.susceptibilities import correlation_length, non_negative
+from widthwise.criticality.kernel_fixed_points import fixed_points
+from widthwise.criticality.perturbations import correlation_length, non_negative
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
 

@@ -28,8 +28,8 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.criticality.critical import critical
+from widthwise.criticality.perturbations import non_negative
 from widthwise.criticality.single_layers import checked_rows
-from widthwise.criticality.susceptibilities import non_negative
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input

@@ -11,8 +11,8 @@ from scipy import linalg
 
 from widthwise.activations import Activation
 from widthwise.criticality.critical import K_ZERO, critical
+from widthwise.criticality.perturbations import non_negative
 from widthwise.criticality.single_layers import checked_rows, layer_flow
-from widthwise.criticality.susceptibilities import non_negative
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import MLP, check_inputs

@@ -11,7 +11,7 @@ from scipy.interpolate import CubicHermiteSpline
 
 from widthwise.activations import Activation, resolve
 from widthwise.criticality.moments import Profile, profile
-from widthwise.criticality.susceptibilities import non_negative
+from widthwise.criticality.perturbations import non_negative
 from widthwise.errors import InvalidInput
 from widthwise.network.inputs import real_array
 

@@ -14,10 +14,10 @@ from widthwise.experiments.differentials import chain as differentiate
 from widthwise.experiments.differentials import move, move_twice
 from widthwise.experiments.sampler import Layer, forward, tangent_kernel
 from widthwise.experiments.training.tangent import kernel, tangent
-from widthwise.interop.chains import check_fits
-from widthwise.interop.models import read_model
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
+from widthwise.readers.chains import check_fits
+from widthwise.readers.models import read_model
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.results.theory import theory
 

@@ -10,11 +10,11 @@ from scipy import linalg
 from widthwise.errors import InvalidInput
 from widthwise.inference.predict import predict
 from widthwise.inference.training_kernel import SINGULAR, Spectrum
-from widthwise.interop.estimators import _Regressor
-from widthwise.interop.kernel_solvers import BLOCK, Kernel
 from widthwise.memory import require_memory
 from widthwise.network import GradientFlow
 from widthwise.network.validation import check_integer
+from widthwise.readers.estimators import _Regressor
+from widthwise.readers.kernel_solvers import BLOCK, Kernel
 
 (_pivoted_cholesky,) = linalg.get_lapack_funcs(("pstrf",), (np.zeros((1, 1)),))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from widthwise.interop.packages import need
+from widthwise.readers.packages import need
 
 need("sklearn", "interop", "this estimator")
 
@@ -19,7 +19,7 @@ from sklearn.preprocessing import LabelBinarizer  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import validate_data  # noqa: E402
 
-from widthwise.interop.kernel_estimator import KernelEstimator, ensemble_variance  # noqa: E402
+from widthwise.readers.kernel_estimator import KernelEstimator, ensemble_variance  # noqa: E402
 
 _NODES, _WEIGHTS = special.roots_hermitenorm(48)
 

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from widthwise.activations import Activation, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.criticality.origin import origin_series
-from widthwise.criticality.susceptibilities import correlation_length, non_negative
+from widthwise.criticality.perturbations import correlation_length, non_negative
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
 _TOUCH = 1e-12
