@@ -62,7 +62,7 @@ def pair_fixed_point(
         where = "grows without bound" if reached is None else "shrinks to zero"
         raise InvalidInput("C_b, C_W", f"{C_b:g}, {C_W:g}, for which the kernel of {sigma.name} {where}",
                            "values with a fixed point K* > 0: without one there is no correlation to reach",
-                           "See widthwise.fixed_points.")  # fmt: skip
+                           "See widthwise.criticality.fixed_points.")  # fmt: skip
     K = reached.K
     if reached.chi_perp <= 1.0 + _CRITICAL:
         phase = "critical" if reached.chi_perp > 1.0 - _CRITICAL else "ordered"
