@@ -28,11 +28,11 @@ from widthwise.inference.evidence_grid import evidence_grid as evidence_grid
 from widthwise.inference.observables import compare_algorithms as compare_algorithms
 from widthwise.inference.observables import expected_error as expected_error
 from widthwise.inference.observables import trained_kernel as trained_kernel
+from widthwise.inference.posterior import posterior as posterior
+from widthwise.inference.posterior import sample_posterior as sample_posterior
+from widthwise.inference.posterior import sample_prior as sample_prior
 from widthwise.inference.predict import max_learning_rate as max_learning_rate
-from widthwise.inference.predict import posterior as posterior
 from widthwise.inference.predict import predict as predict
-from widthwise.inference.predict import sample_posterior as sample_posterior
-from widthwise.inference.predict import sample_prior as sample_prior
 from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam
