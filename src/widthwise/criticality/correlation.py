@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import ActivationLike, resolve
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.perturbations import correlation_length, non_negative
 from widthwise.errors import InvalidInput
@@ -44,9 +44,7 @@ class PairFixedPoint:
         return correlation_length(self.chi)
 
 
-def pair_fixed_point(
-    activation: str | Callable | Activation, C_b: float, C_W: float, x_square: float = 1.0
-) -> PairFixedPoint:
+def pair_fixed_point(activation: ActivationLike, C_b: float, C_W: float, x_square: float = 1.0) -> PairFixedPoint:
     """Where the correlation of two different inputs with x·x/n_0 = x_square goes, and its length ξ (theory §7).
 
     >>> ordered, chaotic = pair_fixed_point("erf", 0.3, 0.9), pair_fixed_point("erf", 0.05, 2.5)

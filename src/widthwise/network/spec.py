@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.errors import InvalidInput
 from widthwise.network.conventions import Conventions
 from widthwise.network.serialise import Serialised
@@ -45,7 +44,7 @@ class MLP(Conventions, Serialised):
     def __init__(
         self,
         widths: ArrayLike,
-        activation: str | Callable | Activation,
+        activation: ActivationLike,
         C_b: ArrayLike = 0.0,
         C_W: ArrayLike = 1.0,
         lambda_b: ArrayLike = 1.0,

@@ -23,6 +23,14 @@ class KernelEstimator(BaseEstimator):
 
     _kernel = "K"
 
+    net_: MLP
+    noise_: float
+    X_fit_: np.ndarray
+    dual_coef_: np.ndarray
+    solver_: str
+    n_iter_: int
+    log_evidence_: float
+
     def __init__(
         self,
         hidden_layers: int = 2,
