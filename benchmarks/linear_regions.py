@@ -42,14 +42,20 @@ def main() -> None:
     arguments = parser.parse_args()
     describe_machine()
     for depth in (10, 16, 20) if arguments.large else (10, 16):
-        layers = ww.sawtooth_network(depth)
-        report(f"segment, sawtooth of {depth}", lambda layers=layers: ww.linear_pieces_on_segment(layers, [0.0], [1.0]))
+        layers = ww.special.sawtooth_network(depth)
+        report(
+            f"segment, sawtooth of {depth}",
+            lambda layers=layers: ww.special.linear_pieces_on_segment(layers, [0.0], [1.0]),
+        )
     layers = network([2, 1000, 1000, 1000, 1])
-    report("segment, 3 × 1000", lambda: ww.linear_pieces_on_segment(layers, 10 * SQUARE[0], 10 * SQUARE[2]))
+    report("segment, 3 × 1000", lambda: ww.special.linear_pieces_on_segment(layers, 10 * SQUARE[0], 10 * SQUARE[2]))
     for widths in (*POLYGONS, *LARGE) if arguments.large else POLYGONS:
         drawn = network(widths)
         size = 1e3 if len(widths) == 3 else 6.0
-        report(f"square, {widths}", lambda drawn=drawn, size=size: ww.linear_pieces_in_polygon(drawn, size * SQUARE))
+        report(
+            f"square, {widths}",
+            lambda drawn=drawn, size=size: ww.special.linear_pieces_in_polygon(drawn, size * SQUARE),
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Numbers of neural-tangents 0.6.5 (jax 0.5.3, float64) for tests/test_interop_neural_tangents.py.
+"""Numbers of neural-tangents 0.6.5 (jax 0.5.3, float64) for tests/test_readers_neural_tangents.py.
 
 Run with the interpreter of an environment that has it:
 

@@ -44,7 +44,7 @@ def run_one(way: str, activation: str, count: int, networks: int) -> None:
     """One way at one size, in this process; prints a JSON object."""
     import widthwise as ww
 
-    warnings.simplefilter("ignore", ww.ExpansionWarning)
+    warnings.simplefilter("ignore", ww.errors.ExpansionWarning)
     net, given = network(activation), data(count)
     how = ww.GradientDescent(0.5 * ww.max_learning_rate(net, given[0]), STEPS)
     before, made = peak_mb(), {}

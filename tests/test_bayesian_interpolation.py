@@ -26,7 +26,7 @@ IDS = ["no hidden layer", "one", "two", "narrow", "twelve"]
 
 def by_quadrature(net, k, r):
     """log E[S^k e^(−r/2S)] by Gauss–Legendre over log S, its density from the characteristic function of log χ²."""
-    law = ww.product_law(net.widths[1:-1])
+    law = ww.exact.product_law(net.widths[1:-1])
     scale = math.prod(net.C_W) / net.widths[0]
     if not law.widths:
         return k * math.log(scale) - r / (2 * scale)
@@ -42,7 +42,7 @@ def by_quadrature(net, k, r):
 
 @pytest.mark.parametrize("net", NETS, ids=IDS)
 def test_the_evidence_is_an_integral_over_the_law_of_the_scale(net):
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     gram = X @ X.T
     theta = X.T @ np.linalg.solve(gram, Y)
     expected = (
@@ -55,7 +55,7 @@ def test_the_evidence_is_an_integral_over_the_law_of_the_scale(net):
 @pytest.mark.parametrize("net", NETS[1:], ids=IDS[1:])
 def test_the_evidence_is_the_joint_density_of_the_exact_chain(net):
     # θ along two directions of the data's span has the law of two outputs of the transposed network
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     law = exact_law(ww.MLP([1, *net.widths[-2:0:-1], 2], "linear"), [1.0])
     root = math.sqrt(fit.prior_scale)
     along = fit.basis.T @ fit.theta / root
@@ -67,7 +67,7 @@ def test_the_evidence_is_the_joint_density_of_the_exact_chain(net):
 
 def test_one_layer_is_bayesian_linear_regression():
     net = ww.MLP([4, 1], "linear", C_W=1.3)
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     K = 1.3 / 4 * X @ X.T
     assert fit.log_evidence == pytest.approx(stats.multivariate_normal([0, 0], K).logpdf(Y), rel=1e-12)
     test = np.array([[0.3, -0.2, 1.0, 0.5], [1.0, 0.0, 0.0, 1.0]])
@@ -80,7 +80,7 @@ def test_one_layer_is_bayesian_linear_regression():
 def test_wide_layers_are_the_gaussian_process():
     net = ww.MLP([4, 10**6, 10**6, 1], "linear", C_W=1.2)
     ds = ww.posterior(ww.MLP([4, 64, 64, 1], "linear", C_W=1.2), X, Y, [[0.3, -0.2, 1.0, 0.5]], order=0)
-    mean, covariance = ww.bayesian_interpolation(net, X, Y).predict([[0.3, -0.2, 1.0, 0.5]])
+    mean, covariance = ww.exact.bayesian_interpolation(net, X, Y).predict([[0.3, -0.2, 1.0, 0.5]])
     assert mean[0] == pytest.approx(float(ds["mean"].values.ravel()[0]), rel=1e-8)
     assert covariance[0, 0] == pytest.approx(float(ds["cov"].values.ravel()[0]), rel=1e-5)
 
@@ -91,7 +91,7 @@ def test_the_first_correction_is_that_of_order_one_over_n():
     leading, first = (float(ds[name].values.ravel()[0]) for name in ("cov0", "cov1"))
     for n in (1600, 3200):
         net = ww.MLP([4, n, n, 1], "linear", C_W=1.2)
-        exact = float(ww.bayesian_interpolation(net, X, Y).predict(test)[1][0, 0])
+        exact = float(ww.exact.bayesian_interpolation(net, X, Y).predict(test)[1][0, 0])
         remainders.append(n**2 * (exact - leading - first / n))
         assert n * (exact - leading) == pytest.approx(first, rel=1e-3)
     assert remainders[1] == pytest.approx(remainders[0], rel=0.05)  # what is left is of order 1/n²
@@ -99,7 +99,7 @@ def test_the_first_correction_is_that_of_order_one_over_n():
 
 @pytest.mark.parametrize("net", NETS[1:], ids=IDS[1:])
 def test_posterior_densities_are_normalised_and_have_the_moments(net):
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     t = np.linspace(-16.0, 14.0, 601)
     density = fit.log_scale_density(t)
     for k, tolerance in ((0.0, 1e-9), (-0.5, 1e-8), (0.5, 1e-8)):
@@ -114,7 +114,7 @@ def test_posterior_densities_are_normalised_and_have_the_moments(net):
 def test_importance_sampling_over_all_weights_agrees():
     """Real weight matrices; the last layer integrated instead of the first."""
     rng, net = np.random.default_rng(4), ww.MLP([4, 5, 6, 1], "linear", C_W=[1.2, 0.8, 1.5])
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     test = np.array([0.3, -0.2, 1.0, 0.5])
     W1 = rng.normal(size=(40_000, 5, 4)) * math.sqrt(1.2 / 4)
     W2 = rng.normal(size=(40_000, 6, 5)) * math.sqrt(0.8 / 5)
@@ -138,9 +138,9 @@ def test_importance_sampling_over_all_weights_agrees():
 
 @pytest.mark.parametrize("net", NETS, ids=IDS)
 def test_the_best_prior_scale_has_no_slope(net):
-    fit = ww.bayesian_interpolation(net, X, Y)
+    fit = ww.exact.bayesian_interpolation(net, X, Y)
     best = fit.best_prior_scale()
-    tuned = ww.bayesian_interpolation(net.replace(C_W=[net.C_W[0] * best / fit.prior_scale, *net.C_W[1:]]), X, Y)
+    tuned = ww.exact.bayesian_interpolation(net.replace(C_W=[net.C_W[0] * best / fit.prior_scale, *net.C_W[1:]]), X, Y)
     assert tuned.prior_scale == pytest.approx(best, rel=1e-12)
     assert tuned.scale_moment(-1.0) == pytest.approx(fit.points / fit.radius_squared, rel=1e-5)
     assert tuned.log_evidence >= fit.log_evidence
@@ -149,7 +149,7 @@ def test_the_best_prior_scale_has_no_slope(net):
 def large(P, n, hidden, scale=1.0, features=None):
     rng, features = np.random.default_rng(0), features or 2 * P
     net = ww.MLP([features, *[n] * hidden, 1], "linear")
-    return ww.bayesian_interpolation(net, rng.normal(size=(P, features)), scale * rng.normal(size=P))
+    return ww.exact.bayesian_interpolation(net, rng.normal(size=(P, features)), scale * rng.normal(size=P))
 
 
 @pytest.mark.parametrize("depth", [0.3, 3.0, 30.0])
@@ -158,7 +158,7 @@ def test_many_data_concentrate_where_the_limit_says(depth):
     for P in (20, 40, 80):
         n = 50 * P
         fit = large(P, n, round(depth * n / P), scale=3.0)
-        limit = ww.interpolation_scale_limit(fit.prior_scale, fit.radius_squared / P, fit.effective_depth)
+        limit = ww.exact.interpolation_scale_limit(fit.prior_scale, fit.radius_squared / P, fit.effective_depth)
         gaps.append(P * abs(fit.scale_moment(1.0) / limit - 1))
     assert max(gaps) < 2.0  # an error of order 1/P
     nu = fit.radius_squared / 80
@@ -182,7 +182,7 @@ def test_infinite_effective_depth_matches_the_best_prior():
     # another scale in every layer moves S by a power of the depth, and spoils it
     rng = np.random.default_rng(0)
     net = ww.MLP([2 * P, *[100 * P] * 5000, 1], "linear", C_W=1.1)
-    spoiled = ww.bayesian_interpolation(net, rng.normal(size=(P, 2 * P)), 3.0 * rng.normal(size=P))
+    spoiled = ww.exact.bayesian_interpolation(net, rng.normal(size=(P, 2 * P)), 3.0 * rng.normal(size=P))
     assert best - spoiled.log_evidence > 10 * short
 
 
@@ -228,7 +228,7 @@ def test_far_tails_are_those_of_the_exponential_and_the_bessel_function(log_z):
 
 def test_large_orders_are_those_of_the_log_normal_law():
     # E over 100 layers of width 10⁴, at the middle of the law
-    law = ww.product_law([10_000] * 100)
+    law = ww.exact.product_law([10_000] * 100)
     grid = law.log_mean + math.sqrt(law.log_variance) * np.array([-2.0, 0.0, 1.0])
     normal = stats.norm(law.log_mean, math.sqrt(law.log_variance)).pdf(grid)
     assert law.density(grid) == pytest.approx(normal, rel=2e-3)
@@ -237,17 +237,17 @@ def test_large_orders_are_those_of_the_log_normal_law():
 def test_bad_input_is_refused():
     net = ww.MLP([4, 3, 1], "linear")
     with pytest.raises(InvalidInput, match="net: got a network with biases; expected C_b = 0"):
-        ww.bayesian_interpolation(net.replace(C_b=0.1), X, Y)
+        ww.exact.bayesian_interpolation(net.replace(C_b=0.1), X, Y)
     with pytest.raises(InvalidInput, match="expected activation 'linear'"):
-        ww.bayesian_interpolation(ww.MLP([4, 3, 1], "relu"), X, Y)
+        ww.exact.bayesian_interpolation(ww.MLP([4, 3, 1], "relu"), X, Y)
     with pytest.raises(InvalidInput, match="net: got 2 outputs"):
-        ww.bayesian_interpolation(ww.MLP([4, 3, 2], "linear"), X, Y)
+        ww.exact.bayesian_interpolation(ww.MLP([4, 3, 2], "linear"), X, Y)
     with pytest.raises(SingularKernel, match="X: got input 1 in the span of those before it"):
-        ww.bayesian_interpolation(net, [X[0], 2 * X[0]], Y)
+        ww.exact.bayesian_interpolation(net, [X[0], 2 * X[0]], Y)
     with pytest.raises(InvalidInput, match="X: got 5 inputs; expected at most 4"):
-        ww.bayesian_interpolation(net, np.random.default_rng(0).normal(size=(5, 4)), np.ones(5))
+        ww.exact.bayesian_interpolation(net, np.random.default_rng(0).normal(size=(5, 4)), np.ones(5))
     with pytest.raises(InvalidInput, match="y: got zeros"):
-        ww.bayesian_interpolation(net, X, [0.0, 0.0]).best_prior_scale()
+        ww.exact.bayesian_interpolation(net, X, [0.0, 0.0]).best_prior_scale()
     with pytest.raises(InvalidInput, match="method: got 'series'"):
         log_meijer(0.0, [1.0], method="series")
     with pytest.raises(InvalidInput, match="b: got -1; expected positive shapes"):

@@ -342,7 +342,7 @@ def test_dependent_inputs_are_named(net, inputs, layer, message):
 
 def test_nearly_dependent_inputs_warn_of_lost_digits():
     close = X[0] + 1e-5 * np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    with pytest.warns(ww.AccuracyWarning, match="nearly dependent inputs"):
+    with pytest.warns(ww.errors.AccuracyWarning, match="nearly dependent inputs"):
         c = couplings(NETS["tanh"], close)
     assert isinstance(c, Couplings)
     assert c.error > 1e-3

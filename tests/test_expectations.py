@@ -119,7 +119,7 @@ def test_kernel_derivatives_are_expectations_of_derivatives(name, orders):
         for sign in (1, -1):
             moved = kernel | {wrt: kernel[wrt] + sign * step}
             values.append(float(ww.expectation(name, moved["aa"], moved["ab"], moved["bb"], orders=orders).value))
-        factor, raised = ww.kernel_derivative(orders, wrt)
+        factor, raised = ww.gaussian.kernel_derivative(orders, wrt)
         exact = factor * float(ww.expectation(name, kernel["aa"], kernel["ab"], kernel["bb"], orders=raised).value)
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(exact, rel=1e-5, abs=1e-7)
 
@@ -159,7 +159,7 @@ def test_kinks_away_from_zero_are_integrated_exactly():
         (lambda: ww.expectation("tanh", 1.0, method="closed"), "Use method='generic'"),
         (lambda: ww.expectation("relu", 1.0, orders=(2, 1)), r"σ\^\(1\) jumps at z = 0.*smooth activation such as gelu"),
         (lambda: ww.expectation("relu", 1.0, -1.0, 1.0, orders=(2, 2)), "coincident or parallel inputs"),
-        (lambda: ww.kernel_derivative((0, 0), "ba"), "with_respect_to: got 'ba'"),
+        (lambda: ww.gaussian.kernel_derivative((0, 0), "ba"), "with_respect_to: got 'ba'"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused(call, message):

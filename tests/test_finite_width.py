@@ -308,7 +308,7 @@ def test_tensors_that_do_not_exist_are_refused_by_name(name):
 def test_a_kinked_function_of_ones_own_warns_of_its_accuracy():
     sloped = ww.activation(lambda z: jnp.where(z > 0, z, jnp.tanh(z) / 2), name="sloped", kinks=[0.0])
     net = ww.MLP([3, 8, 8, 1], sloped)
-    with pytest.warns(ww.AccuracyWarning, match=r"theory: estimated relative error .* above 1e-08"):
+    with pytest.warns(ww.errors.AccuracyWarning, match=r"theory: estimated relative error .* above 1e-08"):
         ds = ww.theory(net, [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.9, 0.1, 0.0]], order=1, tensors=["B"])
     assert ds.attrs["numerical_error"] > 1e-8
 
@@ -343,7 +343,7 @@ def test_other_bad_input():
 
 
 def test_width_one_is_allowed_with_a_warning():
-    with pytest.warns(ww.ExpansionWarning, match="width 1 at hidden layer 2: 1/n is not small"):
+    with pytest.warns(ww.errors.ExpansionWarning, match="width 1 at hidden layer 2: 1/n is not small"):
         ds = ww.theory(ww.MLP([3, 8, 1, 1], "tanh"), X[:1], order=1, tensors=["V"])
     assert np.all(np.isfinite(ds["V"]))
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 HEAVY = ("matplotlib", "dask", "distributed", "panel", "bokeh", "torch")
 
@@ -42,13 +44,34 @@ print(kernel_flow(MLP([2, 8, 1], "tanh"), np.ones((1, 2))).K.shape)
     assert run(code).strip() == "(2, 1, 1)"
 
 
+def namespaces():
+    """The package itself and those of its modules that have a stub."""
+    import widthwise as ww
+
+    return [ww, ww.criticality, ww.exact, ww.plots, ww.readers, ww.special]
+
+
 def test_every_public_name_resolves_and_unknown_ones_do_not():
     import pytest
 
-    import widthwise as ww
+    for space in namespaces():
+        for name in space.__all__:
+            assert getattr(space, name) is not None
+        assert dir(space) == sorted(space.__all__)
+        with pytest.raises(AttributeError, match="no attribute 'thoery'"):
+            space.thoery  # noqa: B018
 
-    for name in ww.__all__:
-        assert getattr(ww, name) is not None
-    assert dir(ww) == sorted(ww.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'thoery'"):
-        ww.thoery  # noqa: B018
+
+def test_every_stub_is_read_and_no_function_shares_its_name_with_a_file():
+    """The import system would put the module in the function's place."""
+    stubs = {Path(space.__file__).with_suffix(".pyi"): space for space in namespaces()}
+    assert set(stubs) == set(Path(__import__("widthwise").__file__).parent.rglob("*.pyi"))
+    for stub, space in stubs.items():
+        if stub.stem == "__init__":
+            modules = {path.stem for path in stub.parent.iterdir()}
+            assert {n for n in modules & set(space.__all__) if not isinstance(getattr(space, n), ModuleType)} == set()
+
+
+def test_figures_of_a_dataset_come_with_any_public_name():
+    code = "import widthwise as ww; import xarray; ww.special.sawtooth_network; print(hasattr(xarray.Dataset, 'ww'))"
+    assert run(code).strip() == "True"

@@ -172,6 +172,6 @@ def test_the_step_has_k_but_no_theta():
 @pytest.mark.full
 def test_a_warning_says_when_accuracy_is_not_reached():
     net = ww.MLP([2, 8, 1], lambda z: jnp.sin(1500 * z) + z)
-    with pytest.warns(ww.AccuracyWarning, match="estimated relative error"):
+    with pytest.warns(ww.errors.AccuracyWarning, match="estimated relative error"):
         ds = ww.theory(net, [[1.0, 0.0], [1.0, 0.15]])
     assert ds.attrs["numerical_error"] > 1e-9

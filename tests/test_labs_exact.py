@@ -16,7 +16,7 @@ from widthwise.labs.marchenko_pastur import _variance
 
 @pytest.mark.parametrize("widths", [[1], [3, 5, 2], [40] * 6], ids=str)
 def test_density_and_moments_of_the_length_agree(widths):
-    law = ww.product_law(widths)
+    law = ww.exact.product_law(widths)
     deviation = math.sqrt(law.log_variance)
     y = np.linspace(law.log_mean - 22 * deviation, law.log_mean + 8 * deviation, 241)
     density = law.density(y)
@@ -30,14 +30,14 @@ def test_density_and_moments_of_the_length_agree(widths):
 
 def test_the_length_has_the_exact_law_of_the_chain():
     widths = [3, 6, 4]
-    law, chain = ww.product_law(widths), exact_law(ww.MLP([1, *widths, 1], "linear"), [1.0])
+    law, chain = ww.exact.product_law(widths), exact_law(ww.MLP([1, *widths, 1], "linear"), [1.0])
     for rho in (0.1, 0.7, 1.5, 3.0):
         assert float(law.cdf(math.log(rho))) == pytest.approx(float(chain.kernel_cdf(rho**2)), abs=1e-9)
     assert law.log_moment(2) == pytest.approx(math.log(chain.kernel_moment(2)), rel=1e-9)
 
 
 def test_one_layer_is_a_chi_square():
-    law, chi = ww.product_law([7]), stats.chi2(7, scale=1 / 7)
+    law, chi = ww.exact.product_law([7]), stats.chi2(7, scale=1 / 7)
     assert float(law.sf(0.3)) == pytest.approx(chi.sf(math.exp(0.6)), rel=1e-12)
     assert float(law.density(-0.2)) == pytest.approx(2 * math.exp(-0.4) * chi.pdf(math.exp(-0.4)), rel=1e-12)
 
@@ -45,7 +45,7 @@ def test_one_layer_is_a_chi_square():
 def test_the_log_normal_limit_has_half_of_depth_over_width():
     gaps = []
     for n in (50, 100, 200):
-        law = ww.product_law([n] * n)
+        law = ww.exact.product_law([n] * n)
         gaps.append([n * (law.log_mean + 0.5), n * (law.log_variance - 0.5)])
     assert np.allclose(gaps[1], gaps[2], rtol=0.02)  # corrections of order 1/n
     assert abs(law.log_mean + 0.25) > 0.2  # not a quarter
@@ -53,23 +53,23 @@ def test_the_log_normal_limit_has_half_of_depth_over_width():
 
 
 def test_the_limits_do_not_commute():
-    assert float(ww.product_law([10**6]).cdf(math.log(0.9))) < 1e-12  # wide first: one
-    deep = ww.product_law([4] * 200)
+    assert float(ww.exact.product_law([10**6]).cdf(math.log(0.9))) < 1e-12  # wide first: one
+    deep = ww.exact.product_law([4] * 200)
     assert float(deep.cdf(math.log(0.1))) > 0.999  # deep first: zero,
     assert deep.log_moment(1) == pytest.approx(0.0, abs=1e-11)  # though the mean square is one
 
 
 def test_moments_below_the_order_of_the_zero_are_infinite():
-    assert ww.product_law([2, 5]).log_moment(-1.0) == math.inf
+    assert ww.exact.product_law([2, 5]).log_moment(-1.0) == math.inf
     with pytest.raises(InvalidInput, match="widths: got no layers"):
-        ww.product_law([]).density(0.0)
+        ww.exact.product_law([]).density(0.0)
     with pytest.raises(InvalidInput, match="widths: got 0"):
-        ww.product_law([3, 0])
+        ww.exact.product_law([3, 0])
 
 
 @pytest.mark.parametrize("widths", [[1, 1], [1, 1, 1], [2, 1], [1, 2, 1], [3, 2, 4, 3]], ids=str)
 def test_the_spectrum_has_its_moments(widths):
-    spectrum = ww.product_spectrum(widths)
+    spectrum = ww.exact.product_spectrum(widths)
     u = (np.arange(2000) + 0.5) / 2000
     x = spectrum.upper_edge * u**6
     weight = spectrum.density(x) * spectrum.upper_edge * 6 * u**5 / 2000
@@ -81,7 +81,7 @@ def test_the_spectrum_has_its_moments(widths):
 
 def test_equal_widths_have_the_fuss_catalan_density_and_numbers():
     for layers in (1, 2, 3):
-        spectrum = ww.product_spectrum([1] * (layers + 1))
+        spectrum = ww.exact.product_spectrum([1] * (layers + 1))
         phi = np.linspace(0.05, 0.95, 7) * math.pi / (layers + 1)
         s = layers
         x = np.sin((s + 1) * phi) ** (s + 1) / (np.sin(phi) * np.sin(s * phi) ** s)
@@ -96,10 +96,10 @@ def test_the_exact_second_moment_is_that_of_drawn_matrices_and_tends_to_the_limi
     rng, widths = np.random.default_rng(2), [4, 3, 6]
     A = rng.normal(size=(20_000, 6, 3)) / math.sqrt(3) @ (rng.normal(size=(20_000, 3, 4)) / 2)
     values = np.sum((A.swapaxes(1, 2) @ A) ** 2, axis=(1, 2)) / 4
-    spectrum, error = ww.product_spectrum(widths), np.std(values) / math.sqrt(len(values))
+    spectrum, error = ww.exact.product_spectrum(widths), np.std(values) / math.sqrt(len(values))
     assert abs(values.mean() - spectrum.exact_second_moment()) < 4 * error
     assert abs(values.mean() - spectrum.moments(2)[2]) > 6 * error  # negative control: the limit
-    wide = ww.product_spectrum([40_000, 30_000, 60_000])
+    wide = ww.exact.product_spectrum([40_000, 30_000, 60_000])
     assert wide.exact_second_moment() == pytest.approx(wide.moments(2)[2], rel=1e-3)
 
 
@@ -108,7 +108,7 @@ def test_the_exact_second_moment_is_that_of_drawn_matrices_and_tends_to_the_limi
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.98, 1.0, 2.0, 5.0])
 def test_the_distribution_function_integrates_the_density(alpha):
-    law = ww.marchenko_pastur(alpha)
+    law = ww.exact.marchenko_pastur(alpha)
     low, high = law.edges
     # x = middle + half cos φ makes the integrand smooth
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -131,14 +131,14 @@ def test_the_distribution_function_integrates_the_density(alpha):
 
 def test_it_is_the_spectrum_of_one_layer():
     # AᵀA of one layer n_1 × n_0 with entries of variance 1/n_0: XXᵀ/n_0 turned over, so times n_1/n_0
-    law, spectrum = ww.marchenko_pastur(0.5), ww.product_spectrum([2, 1])
+    law, spectrum = ww.exact.marchenko_pastur(0.5), ww.exact.product_spectrum([2, 1])
     x = np.linspace(0.1, 2.8, 9)
     assert 0.5 * law.density(x) == pytest.approx(spectrum.density(x), rel=1e-8)
 
 
 def test_fluctuations_of_sums_are_those_of_finite_matrices():
     for alpha in (0.25, 2.0):
-        law = ww.marchenko_pastur(alpha)
+        law = ww.exact.marchenko_pastur(alpha)
         assert law.fluctuation(lambda x: x) ** 2 == pytest.approx(2 * alpha, rel=1e-12)
         exact = _variance(4_000_000, round(4_000_000 / alpha))
         assert law.fluctuation(np.square) ** 2 == pytest.approx(exact, rel=1e-5)
@@ -151,7 +151,7 @@ def test_fluctuations_of_sums_are_those_of_finite_matrices():
 def test_counts_and_the_largest_eigenvalue_of_drawn_matrices():
     rng, P, n = np.random.default_rng(3), 40, 80
     X = rng.normal(size=(1500, P, n))
-    values, law = np.linalg.eigvalsh(X @ X.swapaxes(1, 2) / n), ww.marchenko_pastur(0.5)
+    values, law = np.linalg.eigvalsh(X @ X.swapaxes(1, 2) / n), ww.exact.marchenko_pastur(0.5)
     for x in (0.3, 0.8, 2.4):
         counts = np.sum(values <= x, axis=1)
         error = counts.std() / math.sqrt(len(counts))
@@ -162,4 +162,4 @@ def test_counts_and_the_largest_eigenvalue_of_drawn_matrices():
     assert abs(values[:, -1].mean() - mean) < 4 * values[:, -1].std() / math.sqrt(1500)
     assert values[:, -1].std() == pytest.approx(deviation, rel=0.08)
     with pytest.raises(InvalidInput, match="alpha: got 0"):
-        ww.marchenko_pastur(0)
+        ww.exact.marchenko_pastur(0)

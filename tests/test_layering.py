@@ -1,43 +1,44 @@
-"""Imports go one way, and the numerical core needs nothing but jax, numpy and scipy."""
+"""Imports go one way, and the numerical core needs nothing but jax, numpy and scipy: the table in CONTRIBUTING.md."""
 
 import ast
+import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "widthwise"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "widthwise"
 
-#: Later packages may import earlier ones, never the other way round.
-LAYERS = (
-    "version errors lazy precision devices memory progress text tensors decompositions",
-    "activations",
-    "network",
-    "gaussian",
-    "flow",
-    "results",
-    "criticality",
-    "inference",
-    "experiments",
-    "comparison",
-    "study",
-    "special",
-    "plots",
-    "labs",
-    "interop",
-    "report",
-    "explorer",
-    "cli",
-)
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
-THEORY = {"flow", "criticality", "inference"}
-CORE = {"activations", "network", "gaussian", "flow", "criticality", "inference", "experiments"}
+
+class Layer(NamedTuple):
+    rank: int
+    parts: set[str]
+    edge_files: set[str]
+
+
+def read_table(text: str) -> dict[str, Layer]:
+    """Folders in the order of the table's rows, with the parts they belong to and the files at the core's edge."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+    return {
+        name: Layer(rank, set(parts.split(", ")) - {""}, set(re.findall(r"`(.+?)`", edge)))
+        for rank, (names, _, parts, edge) in enumerate(rows)
+        for name in re.findall(r"`(.+?)`", names)
+    }
+
+
+LAYERS = read_table((ROOT / "CONTRIBUTING.md").read_text())
 CORE_MAY_USE = {"jax", "numpy", "scipy"}
-#: The files of the core that turn arrays into Datasets.
-EDGE_FILES = {"evidence_grid.py", "measure.py", "observables.py", "phase_diagram.py", "predict.py", "train.py"}
+#: What files at the edge of the core may use of the package, to turn arrays into Datasets.
 EDGE_MODULES = {"results", "progress"}
 #: The one file that talks to a cluster.
 CLUSTER_FILE, CLUSTER_MODULES = "engine_dask.py", {"dask", "distributed", "cloudpickle"}
+
+
+def part(name: str) -> set[str]:
+    return {folder for folder, layer in LAYERS.items() if name in layer.parts}
 
 
 def imported_modules(source: str) -> list[str]:
@@ -59,38 +60,65 @@ def imported_modules(source: str) -> list[str]:
 
 def violations(package: str, file: str, source: str) -> list[str]:
     problems = []
+    rank, parts, edge_files = LAYERS[package]
+    inner = "core" in parts and file not in edge_files
     for module in imported_modules(source):
+        top, _, rest = module.partition(".")
+        other = rest.partition(".")[0]
         if module.startswith("."):
             problems.append(f"{package}/{file}: relative import {module}")
-            continue
-        top, _, rest = module.partition(".")
-        if top == "widthwise":
-            other = rest.partition(".")[0]
-            if RANK[other] > RANK[package]:
+        elif top == "widthwise":
+            if LAYERS[other].rank > rank:
                 problems.append(f"{package}/{file} imports {other}, which comes later")
-            if (package in THEORY and other == "experiments") or (package == "experiments" and other in THEORY):
+            if {"theory", "experiments"} <= parts | LAYERS[other].parts:
                 problems.append(f"{package}/{file} imports {other}: theory and experiments meet in comparison only")
-            if package in CORE and other in EDGE_MODULES and file not in EDGE_FILES:
+            if inner and other in EDGE_MODULES:
                 problems.append(f"{package}/{file} imports {other}; in the core only an edge file may")
         elif file == CLUSTER_FILE and top in CLUSTER_MODULES:
             continue
-        elif package in CORE and file not in EDGE_FILES and top not in CORE_MAY_USE | sys.stdlib_module_names:
+        elif inner and top not in CORE_MAY_USE | sys.stdlib_module_names:
             problems.append(f"{package}/{file} imports {top}, which a bare accelerator machine does not have")
     return problems
 
 
 def source_files() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
+    """Modules and stubs; those of the package itself name modules of every layer."""
+    found = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")])
+    return [path for path in found if path.parent != SOURCE or path.stem != "__init__"]
 
 
-@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_go_down_the_list_only(path):
-    package = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    assert violations(package, path.name, path.read_text()) == []
+def folder(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].partition(".")[0]
+
+
+def test_imports_go_down_the_list_only():
+    assert [v for path in source_files() for v in violations(folder(path), path.name, path.read_text())] == []
 
 
 def test_every_package_has_its_place():
-    assert {p.relative_to(SOURCE).parts[0].removesuffix(".py") for p in source_files()} <= set(RANK)
+    assert {folder(path) for path in source_files()} == set(LAYERS)
+
+
+def test_the_table_names_files_that_exist_and_its_core_is_not_empty():
+    for name, layer in LAYERS.items():
+        assert layer.edge_files <= {path.name for path in (SOURCE / name).rglob("*.py")}
+    assert part("core") > part("theory") == {"flow", "criticality", "inference"}
+    assert part("experiments") == {"experiments"}
+
+
+@pytest.mark.parametrize(("loaded", "kept_out"), [("theory", "experiments"), ("experiments", "theory")])
+def test_theory_and_experiments_do_not_load_each_other(loaded, kept_out):
+    """At run time too, by whatever way: importing every module of one loads no module of the other."""
+    files = [path for path in source_files() if folder(path) in part(loaded) and path.suffix == ".py"]
+    names = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in files]
+    code = f"""
+import importlib, sys
+for name in {names}:
+    importlib.import_module(name.removesuffix(".__init__"))
+print([name for name in sys.modules if name.startswith({tuple(f"widthwise.{p}" for p in part(kept_out))})])
+"""
+    assert len(names) > 20
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

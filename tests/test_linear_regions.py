@@ -64,7 +64,7 @@ def patterns_at(layers, X):
 def test_pieces_on_a_segment_are_the_feasible_activation_patterns(widths, seed):
     layers = draw(widths, seed)
     a, b = np.random.default_rng(seed + 50).normal(size=(2, widths[0])) * 2
-    pieces = ww.linear_pieces_on_segment(layers, a, b)
+    pieces = ww.special.linear_pieces_on_segment(layers, a, b)
     middles = 0.5 * (pieces.t[1:] + pieces.t[:-1])
     mine = patterns_at(layers, a + middles[:, None] * (b - a))
     assert len(set(mine)) == pieces.count > 2
@@ -76,7 +76,7 @@ def test_pieces_in_a_polygon_are_the_feasible_activation_patterns(widths, seed):
     layers = draw(widths, seed)
     rng = np.random.default_rng(seed + 50)
     origin, directions = 0.2 * rng.normal(size=widths[0]), np.linalg.qr(rng.normal(size=(widths[0], 2)))[0].T
-    pieces = ww.linear_pieces_in_polygon(layers, origin + SQUARE @ directions)
+    pieces = ww.special.linear_pieces_in_polygon(layers, origin + SQUARE @ directions)
     mine = patterns_at(layers, pieces.inputs(pieces.centres))
     assert len(set(mine)) == pieces.count > 5
     assert set(mine) == feasible_patterns(layers, [(-1.0, 1.0)] * 2, origin, directions)
@@ -87,14 +87,14 @@ def test_the_brute_force_sees_a_missing_neuron():
     layers = draw([2, 3, 2, 1], 6)
     fewer = [(layers[0][0][:2], layers[0][1][:2]), (layers[1][0][:, :2], layers[1][1]), layers[2]]
     all_of_them = feasible_patterns(layers, [(-1.0, 1.0)] * 2, np.zeros(2), np.eye(2))
-    assert ww.linear_pieces_in_polygon(layers, SQUARE).count == len(all_of_them)
-    assert ww.linear_pieces_in_polygon(fewer, SQUARE).count < len(all_of_them)
+    assert ww.special.linear_pieces_in_polygon(layers, SQUARE).count == len(all_of_them)
+    assert ww.special.linear_pieces_in_polygon(fewer, SQUARE).count < len(all_of_them)
 
 
 def test_a_larger_network_agrees_with_dense_sampling_on_a_segment():
     layers = draw([5, 40, 40, 40, 3], 7)
     a, b = np.random.default_rng(8).normal(size=(2, 5)) * 4
-    pieces = ww.linear_pieces_on_segment(layers, a, b)
+    pieces = ww.special.linear_pieces_on_segment(layers, a, b)
     t = np.linspace(0.0, 1.0, 40_001)
     X = a + t[:, None] * (b - a)
     assert np.abs(pieces(t) - relu_output(layers, X)).max() < 1e-12
@@ -109,7 +109,7 @@ def test_a_larger_network_agrees_with_dense_sampling_on_a_segment():
 def test_a_larger_network_agrees_with_dense_sampling_in_a_triangle():
     layers = draw([6, 24, 24, 24, 2], 9)
     corners = np.random.default_rng(10).normal(size=(3, 6)) * 2
-    pieces = ww.linear_pieces_in_polygon(layers, corners)
+    pieces = ww.special.linear_pieces_in_polygon(layers, corners)
     share = np.random.default_rng(11).dirichlet(np.ones(3), size=100_000)
     counted = Counter(patterns_at(layers, share @ corners))
     found, counts = set(counted), np.array(list(counted.values()))
@@ -132,7 +132,7 @@ def test_a_larger_network_agrees_with_dense_sampling_in_a_triangle():
 @pytest.mark.parametrize("n", [1, 5, 30])
 def test_lines_in_general_position_reach_the_hyperplane_bound(n):
     layers = draw([2, n, 1], 12)
-    assert ww.linear_pieces_in_polygon(layers, 1e5 * SQUARE).count == ww.hyperplane_regions(n, 2)
+    assert ww.special.linear_pieces_in_polygon(layers, 1e5 * SQUARE).count == ww.special.hyperplane_regions(n, 2)
 
 
 def test_a_polygon_sees_one_piece_more_for_each_line_and_each_crossing_inside():
@@ -143,7 +143,7 @@ def test_a_polygon_sees_one_piece_more_for_each_line_and_each_crossing_inside():
     )
     d = SQUARE @ W.T + b
     lines = int(np.sum((d.max(axis=0) > 0) & (d.min(axis=0) < 0)))
-    pieces = ww.linear_pieces_in_polygon([(W, b), (np.ones((1, 60)), None)], SQUARE)
+    pieces = ww.special.linear_pieces_in_polygon([(W, b), (np.ones((1, 60)), None)], SQUARE)
     assert pieces.count == 1 + lines + inside
     assert pieces.count != 1 + lines + inside + 1
     assert pieces.areas.sum() == pytest.approx(4.0, rel=1e-12)
@@ -151,20 +151,23 @@ def test_a_polygon_sees_one_piece_more_for_each_line_and_each_crossing_inside():
 
 @pytest.mark.parametrize("depth", [1, 4, 12])
 def test_the_sawtooth_network_has_a_piece_for_every_path(depth):
-    pieces = ww.linear_pieces_on_segment(ww.sawtooth_network(depth), [0.0], [1.0])
+    pieces = ww.special.linear_pieces_on_segment(ww.special.sawtooth_network(depth), [0.0], [1.0])
     assert pieces.count == pieces.merged().count == 2**depth
     assert np.array_equal(pieces.t, np.arange(2**depth + 1) / 2**depth)
     assert np.all(np.abs(pieces.slopes) == 2.0**depth)
-    assert pieces.count <= ww.region_bound([1, *[2] * depth, 1], 1)
+    assert pieces.count <= ww.special.region_bound([1, *[2] * depth, 1], 1)
 
 
 def test_random_networks_stay_below_the_bounds():
     for seed in range(5):
         widths = [2, 5, 4, 3, 1]
         layers = draw(widths, seed)
-        plane, line = ww.linear_pieces_in_polygon(layers, 9 * SQUARE), ww.linear_pieces_on_segment(layers, *SQUARE[:2])
-        assert plane.count <= ww.region_bound(widths) < 2**12 < 3**12
-        assert line.count <= ww.region_bound(widths, 1)
+        plane, line = (
+            ww.special.linear_pieces_in_polygon(layers, 9 * SQUARE),
+            ww.special.linear_pieces_on_segment(layers, *SQUARE[:2]),
+        )
+        assert plane.count <= ww.special.region_bound(widths) < 2**12 < 3**12
+        assert line.count <= ww.special.region_bound(widths, 1)
 
 
 # ---- degenerate weights ------------------------------------------------------------------------------------------------
@@ -182,19 +185,22 @@ def test_zero_duplicate_and_scaled_neurons_add_nothing():
     same = [(W2, b2), (V3, c3), (U3, d)]
     X = np.random.default_rng(0).normal(size=(50, 2))
     assert np.allclose(relu_output(same, X), relu_output(layers, X), rtol=1e-10)
-    assert ww.linear_pieces_in_polygon(same, SQUARE).count == ww.linear_pieces_in_polygon(layers, SQUARE).count
+    assert (
+        ww.special.linear_pieces_in_polygon(same, SQUARE).count
+        == ww.special.linear_pieces_in_polygon(layers, SQUARE).count
+    )
     for a, b_ in (SQUARE[[0, 2]], SQUARE[[1, 2]]):
-        on, off = ww.linear_pieces_on_segment(same, a, b_), ww.linear_pieces_on_segment(layers, a, b_)
+        on, off = ww.special.linear_pieces_on_segment(same, a, b_), ww.special.linear_pieces_on_segment(layers, a, b_)
         assert on.count == off.count
         assert np.allclose(on.t, off.t, atol=1e-12)
 
 
 def test_lines_through_one_point_leave_no_slivers():
     layers = draw([2, 20, 20, 20, 1], 15, bias=0.0)
-    pieces = ww.linear_pieces_in_polygon(layers, SQUARE)
+    pieces = ww.special.linear_pieces_in_polygon(layers, SQUARE)
     around = np.concatenate([SQUARE, SQUARE[:1]])
     # without biases pieces are cones, so that the border sees each of them
-    border = sum(ww.linear_pieces_on_segment(layers, around[i], around[i + 1]).count for i in range(4))
+    border = sum(ww.special.linear_pieces_on_segment(layers, around[i], around[i + 1]).count for i in range(4))
     assert pieces.count == border - 4  # the four cones over the corners were counted twice
     assert pieces.areas.min() > 1e-9
 
@@ -203,30 +209,36 @@ def test_a_network_that_is_zero_or_constant_has_one_piece():
     zero = [(np.zeros((4, 2)), np.zeros(4)), (np.ones((1, 4)), np.ones(1))]
     dead = [(np.ones((4, 2)), np.full(4, -100.0)), (np.ones((3, 4)), -np.ones(3)), (np.ones((1, 3)), None)]
     for layers in (zero, dead):
-        assert ww.linear_pieces_in_polygon(layers, SQUARE).count == 1
-        assert ww.linear_pieces_on_segment(layers, *SQUARE[:2]).count == 1
+        assert ww.special.linear_pieces_in_polygon(layers, SQUARE).count == 1
+        assert ww.special.linear_pieces_on_segment(layers, *SQUARE[:2]).count == 1
 
 
 def test_neurons_that_cancel_up_to_rounding_leave_no_kinks_above():
     # 0.1 r + 0.2 r − 0.3 r is rounding noise: the second layer must not kink where it changes sign
     layers = [([[1.0, 0.3]] * 3, [0.2] * 3), ([[0.1, 0.2, -0.3], [1.0, 1.0, 1.0]], [0.0, -0.5]), ([[1.0, 1.0]], [0.0])]
-    assert ww.linear_pieces_on_segment(layers, [-1.0, 0.0], [1.0, 0.1]).count == 3
-    assert ww.linear_pieces_in_polygon(layers, SQUARE).count == 3
+    assert ww.special.linear_pieces_on_segment(layers, [-1.0, 0.0], [1.0, 0.1]).count == 3
+    assert ww.special.linear_pieces_in_polygon(layers, SQUARE).count == 3
 
 
 def test_a_kink_that_the_output_does_not_read_is_merged():
     layers = [([[1.0], [1.0]], [0.0, -0.5]), ([[1.0, 0.0]], [0.0])]
-    pieces = ww.linear_pieces_on_segment(layers, [-1.0], [1.0])
+    pieces = ww.special.linear_pieces_on_segment(layers, [-1.0], [1.0])
     assert (pieces.count, pieces.merged().count) == (3, 2)
     assert np.allclose(pieces.merged()([0.1, 0.9]), pieces([0.1, 0.9]))
 
 
 def test_the_blocks_make_no_difference(monkeypatch):
     layers = draw([2, 16, 16, 1], 16)
-    whole = ww.linear_pieces_in_polygon(layers, 3 * SQUARE), ww.linear_pieces_on_segment(layers, *3 * SQUARE[:2])
+    whole = (
+        ww.special.linear_pieces_in_polygon(layers, 3 * SQUARE),
+        ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),
+    )
     monkeypatch.setattr("widthwise.special.polygon_pieces._BLOCK", 500)
     monkeypatch.setattr("widthwise.special.segment_pieces._BLOCK", 50)
-    blocks = ww.linear_pieces_in_polygon(layers, 3 * SQUARE), ww.linear_pieces_on_segment(layers, *3 * SQUARE[:2])
+    blocks = (
+        ww.special.linear_pieces_in_polygon(layers, 3 * SQUARE),
+        ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),
+    )
     assert [w.count for w in whole] == [b.count for b in blocks]
     assert np.allclose(np.sort(whole[0].areas), np.sort(blocks[0].areas), rtol=1e-9)
     assert np.array_equal(whole[1].t, blocks[1].t)
@@ -242,11 +254,11 @@ def test_the_first_layer_has_the_expected_number_of_kinks_at_every_width():
     for seed in range(2000):
         rng = np.random.default_rng(seed)
         layers = [(rng.normal(size=(12, 2)), math.sqrt(0.5) * rng.normal(size=12)), (np.ones((1, 12)), None)]
-        counts.append(ww.linear_pieces_on_segment(layers, a, b).count - 1)
-    expected, error = float(ww.expected_kinks(net, a, b)[0]), np.std(counts) / math.sqrt(2000)
+        counts.append(ww.special.linear_pieces_on_segment(layers, a, b).count - 1)
+    expected, error = float(ww.special.expected_kinks(net, a, b)[0]), np.std(counts) / math.sqrt(2000)
     assert abs(np.mean(counts) - expected) < 4 * error
     # negative control: without the biases the angle is another
-    assert abs(np.mean(counts) - float(ww.expected_kinks(net.replace(C_b=0.0), a, b)[0])) > 6 * error
+    assert abs(np.mean(counts) - float(ww.special.expected_kinks(net.replace(C_b=0.0), a, b)[0])) > 6 * error
 
 
 @pytest.mark.full
@@ -254,10 +266,10 @@ def test_a_million_pieces_take_less_than_a_minute_of_work():
     import time
 
     start = time.process_time()
-    assert ww.linear_pieces_on_segment(ww.sawtooth_network(20), [0.0], [1.0]).count == 2**20
+    assert ww.special.linear_pieces_on_segment(ww.special.sawtooth_network(20), [0.0], [1.0]).count == 2**20
     assert time.process_time() - start < 60
     start = time.process_time()
-    assert ww.linear_pieces_in_polygon(draw([2, 1450, 1], 17), 1e3 * SQUARE).count > 1_000_000
+    assert ww.special.linear_pieces_in_polygon(draw([2, 1450, 1], 17), 1e3 * SQUARE).count > 1_000_000
     assert time.process_time() - start < 60
 
 
@@ -265,24 +277,24 @@ def test_a_million_pieces_take_less_than_a_minute_of_work():
 
 
 def test_bad_layers_and_corners_are_refused():
-    tent = ww.sawtooth_network(1)
+    tent = ww.special.sawtooth_network(1)
     with pytest.raises(InvalidInput, match="layers: got 3 inputs of layer 2; expected 2"):
-        ww.linear_pieces_on_segment([tent[0], (np.ones((1, 3)), None)], [0.0], [1.0])
+        ww.special.linear_pieces_on_segment([tent[0], (np.ones((1, 3)), None)], [0.0], [1.0])
     with pytest.raises(InvalidInput, match="layers: got .*; expected a list of pairs"):
-        ww.linear_pieces_on_segment([], [0.0], [1.0])
+        ww.special.linear_pieces_on_segment([], [0.0], [1.0])
     with pytest.raises(InvalidInput, match="b: got the same point as a"):
-        ww.linear_pieces_on_segment(tent, [1.0], [1.0])
+        ww.special.linear_pieces_on_segment(tent, [1.0], [1.0])
     with pytest.raises(InvalidInput, match="corners: got one feature.*linear_pieces_on_segment"):
-        ww.linear_pieces_in_polygon(tent, [[0.0], [1.0], [2.0]])
+        ww.special.linear_pieces_in_polygon(tent, [[0.0], [1.0], [2.0]])
     plane = [(np.ones((2, 2)), None), (np.ones((1, 2)), None)]
     with pytest.raises(InvalidInput, match="corners: got points on one line"):
-        ww.linear_pieces_in_polygon(plane, [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+        ww.special.linear_pieces_in_polygon(plane, [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
     with pytest.raises(InvalidInput, match="corners: got corners that do not turn one way"):
-        ww.linear_pieces_in_polygon(plane, SQUARE[[0, 2, 1, 3]])
+        ww.special.linear_pieces_in_polygon(plane, SQUARE[[0, 2, 1, 3]])
     space = [(np.ones((2, 3)), None), (np.ones((1, 2)), None)]
     with pytest.raises(InvalidInput, match="do not lie in one plane"):
-        ww.linear_pieces_in_polygon(space, np.concatenate([np.eye(3), -np.ones((1, 3))]))
+        ww.special.linear_pieces_in_polygon(space, np.concatenate([np.eye(3), -np.ones((1, 3))]))
     with pytest.raises(InvalidInput, match="activation tanh; expected relu"):
-        ww.expected_kinks(ww.MLP([1, 4, 1], "tanh"), [0.0], [1.0])
+        ww.special.expected_kinks(ww.MLP([1, 4, 1], "tanh"), [0.0], [1.0])
     with pytest.raises(InvalidInput, match="depth: got 0"):
-        ww.sawtooth_network(0)
+        ww.special.sawtooth_network(0)

@@ -74,7 +74,7 @@ def test_the_phase_diagram_shows_the_critical_point_and_the_network():
     points = {line.get_label(): line.get_xydata() for line in axis.lines}
     assert points["critical point"].tolist() == [[1.0, 0.0]]
     assert points["this network"].tolist() == [[1.5, 0.0]]
-    _, C_W, C_b = ww.critical_line("tanh")
+    _, C_W, C_b = ww.criticality.critical_line("tanh")
     assert np.allclose(points[r"$\chi_\perp = 1$"], np.stack([C_W, C_b], axis=1))
     words = {text.get_text() for text in axis.texts}
     assert {"ordered", "chaotic"} <= words
@@ -102,7 +102,7 @@ def test_couplings_and_rates_show_their_numbers():
     made = ww.couplings(NET.up_to(3, 32), [X[0]])
     assert np.allclose(left.lines[1].get_ydata(), made.running()[1][:, 0, 0] * made.K[0, 0])
     assert right.lines[0].get_ydata()[0] == 0.0
-    rates = ww.equalise(NET, X)
+    rates = ww.criticality.equalise(NET, X)
     left, right = plots.plot_learning_rates(rates).axes
     assert left.lines[1].get_ydata().tolist() == list(rates.lambda_W)
     assert np.allclose([bar.get_height() for bar in right.containers[1]], rates.after.layers)

@@ -77,7 +77,9 @@ class TestThingsThatGoWrong:
     net = ww.MLP([3, 8, 1], "linear")
 
     def test_networks_that_do_not_converge_are_counted_and_kept(self):
-        with pytest.warns(ww.AccuracyWarning, match=r"train: 20 of 20 networks \(indices \[0, 1, 2,.* in 3 steps"):
+        with pytest.warns(
+            ww.errors.AccuracyWarning, match=r"train: 20 of 20 networks \(indices \[0, 1, 2,.* in 3 steps"
+        ):
             t = train(self.net, DATA, Y_ONE, TEST, 20, max_steps=3, batch=20)
         assert t.attrs["unconverged"] == t.attrs["networks"] == 20
         assert len(t.attrs["unconverged_networks"]) == 16

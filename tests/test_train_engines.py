@@ -50,7 +50,9 @@ def test_networks_that_are_not_finite_are_counted_and_named_in_a_resumed_run_too
     how = ww.GradientDescent(1.2 * ww.max_learning_rate(net, X))
 
     def run(networks, **options):
-        with pytest.warns(ww.NonFiniteWarning, match=r"of \d+ networks \(indices \[\d+.* of seed 0 end with numbers"):
+        with pytest.warns(
+            ww.errors.NonFiniteWarning, match=r"of \d+ networks \(indices \[\d+.* of seed 0 end with numbers"
+        ):
             return train(net, X, [0.5], X, networks, how, batch=16, **options)
 
     whole, path = run(160), tmp_path / "sums.npz"

@@ -142,7 +142,7 @@ class TestBadInput:
             call(self.net, DATA, np.ones((2, 2)), TEST, order=order)
         with pytest.raises(ValueError, match=r"y_train: got shape \(3,\); expected shape \(2, 1\) or \(2,\)"):
             call(self.net, DATA, np.ones(3), TEST, order=order)
-        with pytest.raises(ww.SingularKernel, match="X_train: got rows 0 and 2; 1 and 3 that coincide"):
+        with pytest.raises(ww.errors.SingularKernel, match="X_train: got rows 0 and 2; 1 and 3 that coincide"):
             call(self.net, DATA[[0, 1, 0, 1]], np.ones(4), TEST, order=order)
 
     @pytest.mark.parametrize("call", [ww.predict, ww.trained_kernel], ids=["predict", "trained_kernel"])
@@ -154,5 +154,7 @@ class TestBadInput:
 
     def test_a_narrow_network_is_warned_of_with_the_relative_size(self):
         narrow = reference_network("tanh", 3, 2)
-        with pytest.warns(ww.ExpansionWarning, match=r"at n = 2 the correction to the \w+ is [\d.]+ of the leading"):
+        with pytest.warns(
+            ww.errors.ExpansionWarning, match=r"at n = 2 the correction to the \w+ is [\d.]+ of the leading"
+        ):
             ww.expected_error(narrow, DATA, Y_ONE, TEST, [[1.0]], order=1)

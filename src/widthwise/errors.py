@@ -17,10 +17,13 @@ class InvalidInput(WidthwiseError, ValueError):
     """
 
     def __init__(self, argument: str, got: str, expected: str, remedy: str = ""):
-        self.argument, self.got, self.expected, self.remedy = argument, got, expected, remedy
+        self.argument: str = argument
+        self.got: str = got
+        self.expected: str = expected
+        self.remedy: str = remedy
         super().__init__(f"{argument}: got {got}; expected {expected}." + (f" {remedy}" if remedy else ""))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, ...]]:
         return type(self), (self.argument, self.got, self.expected, self.remedy)
 
 

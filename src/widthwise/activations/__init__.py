@@ -1,6 +1,6 @@
 """σ, its derivatives, where it kinks, and closed forms where they exist."""
 
-from widthwise.activations.base import Activation, Atom, ClosedForm, differentiate
+from widthwise.activations.base import Activation, ActivationLike, Atom, ClosedForm, differentiate
 from widthwise.activations.catalogue import NAMES
 from widthwise.activations.custom import activation, resolve
 from widthwise.activations.resolution import evaluate, intervals, jet, require_derivatives, require_functions
@@ -8,6 +8,7 @@ from widthwise.activations.resolution import evaluate, intervals, jet, require_d
 __all__ = [
     "NAMES",
     "Activation",
+    "ActivationLike",
     "Atom",
     "ClosedForm",
     "activation",

@@ -75,7 +75,7 @@ class Activation:
     closed: ClosedForm | None = None
     builtin: bool = field(default=False, repr=False)
 
-    def __call__(self, z):
+    def __call__(self, z: Any) -> Any:
         return self.function(z)
 
     @property
@@ -88,13 +88,13 @@ class Activation:
     def _identity(self):
         return (self.name, self.parameters) if self.builtin else (self.function, self.kinks)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Activation) and self._identity() == other._identity()
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self._identity())
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if self.builtin:
             return repr(self.spec)
         kinks = f", kinks={self.kinks!r}" if self.kinks else ""
@@ -155,3 +155,7 @@ def _first_jump(activation: Activation) -> float:
         if np.any(_jumps(activation, order) != 0.0):
             return order
     return math.inf
+
+
+#: What stands for an activation where one is asked for: a name, a function written in jax.numpy, or an Activation.
+ActivationLike = str | Callable[..., Any] | Activation

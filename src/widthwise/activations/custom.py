@@ -9,16 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations.base import Activation
+from widthwise.activations.base import Activation, ActivationLike
 from widthwise.activations.catalogue import builtin_for, named
 from widthwise.errors import BadActivation, InvalidInput
 
 _PROBE = np.array([-7.3, -3.0, -1.1, -0.4, -1e-3, 1e-3, 0.3, 0.9, 2.1, 5.7])
 
 
-def activation(
-    what: str | Callable | Activation, *, kinks: Sequence[float] = (), name: str | None = None
-) -> Activation:
+def activation(what: ActivationLike, *, kinks: Sequence[float] = (), name: str | None = None) -> Activation:
     """Make an activation from a name or from a function of one array written in `jax.numpy`.
 
     `kinks` lists the positions where the function or one of its derivatives jumps; without them, whatever needs
@@ -36,7 +34,7 @@ def activation(
     return resolve(_declared(what, tuple(float(k) for k in kinks), name))
 
 
-def resolve(what: str | Callable | Activation) -> Activation:
+def resolve(what: ActivationLike) -> Activation:
     """A checked activation: built-ins by name or by jax function, anything else tried on a few points first."""
     if isinstance(what, Activation):
         return what if what.builtin else _checked(what)

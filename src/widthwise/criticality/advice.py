@@ -14,7 +14,7 @@ import numpy as np
 from widthwise.criticality.advice_text import html_report, text_report
 from widthwise.criticality.critical import HALF_STABLE, MARGINAL, Critical, critical
 from widthwise.criticality.depth_width import DepthWidth, depth_width
-from widthwise.criticality.fixed_points import FixedPoint, fixed_points
+from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.learning_rates import LearningRates, equalise, largest_stable_step
 from widthwise.criticality.single_layers import LayerFlow, checked_rows, layer_flow
 from widthwise.criticality.snippets import snippets

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from widthwise.activations import Activation, resolve
-from widthwise.criticality.fixed_points import fixed_points
-from widthwise.criticality.susceptibilities import correlation_length, non_negative
+from widthwise.activations import ActivationLike, resolve
+from widthwise.criticality.kernel_fixed_points import fixed_points
+from widthwise.criticality.perturbations import correlation_length, non_negative
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
@@ -45,9 +45,7 @@ class PairFixedPoint:
         return correlation_length(self.chi)
 
 
-def pair_fixed_point(
-    activation: str | Callable | Activation, C_b: float, C_W: float, x_square: float = 1.0
-) -> PairFixedPoint:
+def pair_fixed_point(activation: ActivationLike, C_b: float, C_W: float, x_square: float = 1.0) -> PairFixedPoint:
     """Where the correlation of two different inputs with x·x/n_0 = x_square goes, and its length ξ (theory §7).
 
     >>> ordered, chaotic = pair_fixed_point("erf", 0.3, 0.9), pair_fixed_point("erf", 0.05, 2.5)
@@ -63,7 +61,7 @@ def pair_fixed_point(
         where = "grows without bound" if reached is None else "shrinks to zero"
         raise InvalidInput("C_b, C_W", f"{C_b:g}, {C_W:g}, for which the kernel of {sigma.name} {where}",
                            "values with a fixed point K* > 0: without one there is no correlation to reach",
-                           "See widthwise.fixed_points.")  # fmt: skip
+                           "See widthwise.criticality.fixed_points.")  # fmt: skip
     K = reached.K
     if reached.chi_perp <= 1.0 + _CRITICAL:
         phase = "critical" if reached.chi_perp > 1.0 - _CRITICAL else "ordered"

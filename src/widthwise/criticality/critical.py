@@ -7,13 +7,12 @@ which must not be negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import brentq
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.exponents import Growth, growth_laws, half_stable_laws
 from widthwise.criticality.moments import Profile, origin_derivatives, profile
 from widthwise.criticality.origin import OriginSeries, origin_series
@@ -81,7 +80,7 @@ class Critical:
         return laws.only(existing_tensors(self._profile.first_jump))
 
 
-def critical(activation: str | Callable | Activation, near: float | None = None) -> Critical:
+def critical(activation: ActivationLike, near: float | None = None) -> Critical:
     """The critical initialisation of an activation, by name or written in `jax.numpy` (theory §7).
 
     Looked for in this order: scale-invariant activations; K* = 0, if it attracts; K* > 0 with C_b ≥ 0, the smallest.

@@ -20,16 +20,15 @@ more information as they grow), and κ = νL/n is itself a leading law.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from widthwise.activations import Activation
+from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
+from widthwise.criticality.perturbations import non_negative
 from widthwise.criticality.single_layers import checked_rows
-from widthwise.criticality.susceptibilities import non_negative
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
@@ -125,7 +124,7 @@ def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
     return m_1 * m_2 / 8.0 * kappa**2 * (1.0 - kappa * (20.0 + 3.0 * (m_1 + m_2)) / 6.0)
 
 
-def optimal_aspect_ratio(activation: str | Callable | Activation, outputs: int = 2) -> float:
+def optimal_aspect_ratio(activation: ActivationLike, outputs: int = 2) -> float:
     """The L/n at which the truncated mutual information of m outputs is largest, 4/(20 + 3m)/ν, at criticality.
 
     ν is the growth of V/K² per layer: 2/3 for tanh, 2 for linear, 5 for relu. See the caveats above.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from widthwise.activations import Activation
+from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import K_ZERO, critical
+from widthwise.criticality.perturbations import non_negative
 from widthwise.criticality.single_layers import checked_rows, layer_flow
-from widthwise.criticality.susceptibilities import non_negative
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import MLP, check_inputs
@@ -98,7 +97,7 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
 
 
 def power_law_rates(
-    activation: str | Callable | Activation, depth: int, lambda_b: float = 1.0, lambda_W: float = 1.0
+    activation: ActivationLike, depth: int, lambda_b: float = 1.0, lambda_W: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """λ_bˡ and λ_Wˡ for l = 1 … L at criticality, from the universality class alone (theory §7).
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import xarray as xr
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import ActivationLike, resolve
 from widthwise.criticality.phase_grid import phase_grid
 
 
-def phase_diagram(activation: str | Callable | Activation, C_W: Any, C_b: Any, x_square: float = 1.0) -> xr.Dataset:
+def phase_diagram(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float = 1.0) -> xr.Dataset:
     """Ordered, chaotic, critical or divergent: what depth does to signals, over a grid of C_W and C_b (theory §7).
 
     Variables on (C_b, C_W): `K_star`, the kernel that an input with x·x/n_0 = x_square reaches (infinity where it grows

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import ActivationLike, resolve
 from widthwise.criticality.moments import Profile, profile
-from widthwise.criticality.susceptibilities import non_negative
+from widthwise.criticality.perturbations import non_negative
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network.inputs import real_array
@@ -44,7 +43,7 @@ class PhaseDiagram:
         return np.array(PHASES)[self.phase]
 
 
-def phase_grid(activation: str | Callable | Activation, C_W: Any, C_b: Any, x_square: float = 1.0) -> PhaseDiagram:
+def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float = 1.0) -> PhaseDiagram:
     """Which fixed point an input with x·x/n_0 = x_square reaches, and the phase there, on a grid (theory §7).
 
     C_W and C_b are one-dimensional; results are (len(C_b), len(C_W)). χ_⊥ < 1: nearby inputs converge and gradients
@@ -80,9 +79,7 @@ def phase_grid(activation: str | Callable | Activation, C_W: Any, C_b: Any, x_sq
     return PhaseDiagram(C_W, C_b, *(x.reshape(grid) for x in (K, chi_parallel, chi_perp, phase)))
 
 
-def critical_line(
-    activation: str | Callable | Activation, count: int = 400
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def critical_line(activation: ActivationLike, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The line χ_⊥ = 1 as (K, C_W, C_b), by rising K: C_W = 1/⟨σ'²⟩ and C_b = K − C_W⟨σ²⟩ where that is not negative.
 
     Only kernels that attract (χ_∥ < 1) are kept. A critical point, χ_∥ = 1 as well, is an end of the line.

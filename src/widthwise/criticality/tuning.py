@@ -11,12 +11,11 @@ and at K* = 0 the shift is −σ(0), the leak whatever makes a_1 = σ_3/(σ_1+d)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.critical import K_ZERO, SCALE_INVARIANT, Critical, critical_profile
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput, NotCritical, UnknownName
@@ -34,7 +33,7 @@ class Shape:
     critical: Critical
 
 
-def shaped(activation: str | Callable | Activation, a: float = 1.0, b: float = 1.0, c: float = 0.0, d: float = 0.0):
+def shaped(activation: ActivationLike, a: float = 1.0, b: float = 1.0, c: float = 0.0, d: float = 0.0) -> Activation:
     """The activation a·σ(bz) + c + d·z.
 
     >>> float(shaped("relu", a=0.9, d=0.1)(-2.0))                # leaky relu
@@ -49,7 +48,7 @@ def shaped(activation: str | Callable | Activation, a: float = 1.0, b: float = 1
 
 
 def make_critical(
-    activation: str | Callable | Activation, vary: str = "shift", K_star: float | None = None, unit: bool = False
+    activation: ActivationLike, vary: str = "shift", K_star: float | None = None, unit: bool = False
 ) -> Shape:
     """The shift c or the leak d that makes an activation critical; a and b so that its numbers are simple if `unit`.
 

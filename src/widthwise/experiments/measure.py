@@ -39,7 +39,7 @@ def measure(
     widths: Sequence[int] | None = None,
     initialisation: str | Sequence[str] = "gaussian",
     engine: Any = None,
-    checkpoint: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     batch: int | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:

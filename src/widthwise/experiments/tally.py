@@ -51,7 +51,7 @@ class Tally:
     control_squares: np.ndarray = field(init=False)
     products: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.blocks < 2:
             raise InvalidInput("blocks", str(self.blocks), "at least 2, of which one is left out at a time")
         self.counts = np.zeros(self.blocks)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.activations import Activation, require_derivatives, resolve
+from widthwise.activations import Activation, ActivationLike, require_derivatives, resolve
 from widthwise.activations.closed_forms import PARALLEL
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
 from widthwise.gaussian.hermite import LONG, SHORT, remembered, series, truncation
@@ -26,7 +26,13 @@ class Expectation(NamedTuple):
 
 
 def expectation(
-    activation, K_aa, K_ab=None, K_bb=None, *, orders: tuple[int, int] = (0, 0), method: str = "auto"
+    activation: ActivationLike,
+    K_aa: Any,
+    K_ab: Any = None,
+    K_bb: Any = None,
+    *,
+    orders: tuple[int, int] = (0, 0),
+    method: str = "auto",
 ) -> Expectation:
     """⟨σ^(p)(z_a) σ^(q)(z_b)⟩ over a centred Gaussian pair, (p, q) = `orders` (theory §1, §2).
 

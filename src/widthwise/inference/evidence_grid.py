@@ -12,9 +12,10 @@ from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.inference.arguments import check_noise, check_order
 from widthwise.inference.corrections import PRIOR, require_tensors
+from widthwise.inference.posterior import condition
 from widthwise.inference.posterior_corrections import posterior_corrections
-from widthwise.inference.predict import check_noise, check_order, condition
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_targets, real_array
 from widthwise.network.validation import check_integer
@@ -62,7 +63,7 @@ def evidence_grid(
     >>> bool(np.isclose(e["log_evidence"].sel(depth=3, width=64).item(), same["log_evidence"].item()))
     True
     """
-    check_order(order)
+    net = check_order(order, net)
     X = check_inputs(X_train, None, "X_train")
     y = real_array(y_train, "y_train")
     y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)

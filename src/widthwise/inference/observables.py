@@ -11,9 +11,11 @@ import xarray as xr
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
+from widthwise.inference.arguments import check_algorithm, check_data
 from widthwise.inference.corrections import TRAINING, at_output, require_tensors
+from widthwise.inference.labelled import joint_flow
 from widthwise.inference.layer_kernels import layer_flows
-from widthwise.inference.predict import check_algorithm, check_data, joint_flow, predict
+from widthwise.inference.predict import predict
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.kernel_change import mean_kernel_change
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests

@@ -38,7 +38,7 @@ class Claim:
     wrong: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         numbers = (self.predicted, self.measured, self.standard_error, *self.wrong.values())
         if not all(map(math.isfinite, numbers)) or self.standard_error <= 0.0:
             raise InvalidInput("claim", f"{self.what!r} with {numbers}", "finite numbers and a positive standard error")

@@ -20,7 +20,7 @@ class GradientFlow:
 
     time: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.time is not None and not _positive(self.time, zero=True):
             raise InvalidInput("time", repr(self.time), "a finite non-negative number, or None for convergence")
 
@@ -36,7 +36,7 @@ class GradientDescent:
     learning_rate: float
     steps: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_descent(self.learning_rate, self.steps)
 
 
@@ -55,7 +55,7 @@ class SGD:
     batch_size: int
     steps: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_descent(self.learning_rate, self.steps, self.batch_size)
         if self.batch_size is None:
             raise InvalidInput("batch_size", "None", "a positive integer", "Use GradientDescent for full batches.")
@@ -74,7 +74,7 @@ class Momentum:
     steps: int | None = None
     batch_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_descent(self.learning_rate, self.steps, self.batch_size)
         _check_fraction("momentum", self.momentum)
 
@@ -96,7 +96,7 @@ class Adam:
     steps: int | None = None
     batch_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_descent(self.learning_rate, self.steps, self.batch_size)
         _check_fraction("beta1", self.beta1)
         _check_fraction("beta2", self.beta2)

@@ -9,9 +9,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from widthwise.criticality.asymptotics import asymptotics
+from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
-from widthwise.criticality.fixed_points import fixed_points
+from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, layer_ticks, look, panels, symbol

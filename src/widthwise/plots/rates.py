@@ -19,7 +19,7 @@ def plot_learning_rates(rates: LearningRates) -> Figure:
     A matplotlib Figure.
 
     >>> import widthwise as ww
-    >>> figure = plot_learning_rates(ww.equalise(ww.MLP([2, 16, 16, 1], "tanh")))
+    >>> figure = plot_learning_rates(ww.criticality.equalise(ww.MLP([2, 16, 16, 1], "tanh")))
     >>> [axis.get_xlabel() for axis in figure.axes]
     ['layer', 'layer']
     """

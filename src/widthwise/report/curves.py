@@ -9,8 +9,9 @@ import xarray as xr
 
 from widthwise.experiments.outputs import descent_paths
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.inference.arguments import check_data
 from widthwise.inference.corrections import TRAINING, at_output, require_tensors
-from widthwise.inference.predict import check_data, joint_flow
+from widthwise.inference.labelled import joint_flow
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.inference.training_kernel import Spectrum

@@ -23,7 +23,9 @@ class CatapultOrbit(NamedTuple):
     curvature: np.ndarray
 
 
-def catapult_map(residual: Any, curvature: Any, learning_rate: Any, coupling: Any, target: Any = 0.0) -> tuple:
+def catapult_map(
+    residual: Any, curvature: Any, learning_rate: Any, coupling: Any, target: Any = 0.0
+) -> tuple[Any, Any]:
     """One step of gradient descent on ½r² for z = Σ_j V_j σ(W_j·x), r = z − y (theory §10).
 
     r' = r[1 − ηλ + c η² z r] and λ' = λ + c η r² [ηλ − 4z/r], written without the division as

@@ -24,7 +24,7 @@ class Data:
     X_test: np.ndarray | None = None
     name: str = "given"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         X = check_inputs(self.X_train, name="X_train")
         object.__setattr__(self, "X_train", X)
         if self.y_train is not None:

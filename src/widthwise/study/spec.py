@@ -45,7 +45,7 @@ class Study:
     trained: int = 200
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("networks", "trained", "seed"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
 

@@ -63,7 +63,7 @@ class Couplings:
     layer: int = 0
     error: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _refuse_dependent(self.K)
 
     @property

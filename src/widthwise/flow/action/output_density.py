@@ -50,7 +50,7 @@ class OutputDensity:
     couplings: Couplings
     about: str = "K"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.about not in ("K", "G"):
             raise UnknownName.of("about", self.about, ("K", "G"))
 

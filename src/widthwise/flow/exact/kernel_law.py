@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.interpolate import BSpline
 
 from widthwise.errors import DivergentMoment
@@ -64,7 +66,7 @@ class KernelLaw:
         """Total probability; one up to the numerical error."""
         return float(self.weights.sum() + self.masses.sum())
 
-    def expectation(self, function) -> np.ndarray:
+    def expectation(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """E f(log Ĝ) over Ĝ > 0, for f that maps log-kernels (points,) to (…, points)."""
         alive = self.atom_kernels > 0.0
         atoms = np.log(self.atom_kernels[alive])
@@ -114,7 +116,7 @@ class KernelLaw:
         """Var Ĝ/(E Ĝ)²."""
         return self.variance / self.mean**2 if self.mean > 0.0 else np.nan
 
-    def density(self, g) -> np.ndarray:
+    def density(self, g: ArrayLike) -> np.ndarray:
         """Density of Ĝ at g, without its point masses."""
         g = np.asarray(g, dtype=float)
         m = (g - self.C_b) / self.C_W if self.C_W else np.zeros_like(g)
@@ -122,11 +124,11 @@ class KernelLaw:
         log_m = np.log(np.where(inside, m, 1.0))
         return np.where(inside, np.maximum(self._spline(log_m), 0.0) / np.where(inside, g - self.C_b, 1.0), 0.0)
 
-    def cdf(self, g) -> np.ndarray:
+    def cdf(self, g: ArrayLike) -> np.ndarray:
         """P(Ĝ ≤ g)."""
         return self._tail(g, upper=False)
 
-    def sf(self, g) -> np.ndarray:
+    def sf(self, g: ArrayLike) -> np.ndarray:
         """P(Ĝ > g), accurate in relative terms in the upper tail."""
         return self._tail(g, upper=True)
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import widthwise as ww
 from widthwise.criticality.snippets import snippets
-from widthwise.interop.optax_rates import layer_rates
-from widthwise.interop.weights import findings
+from widthwise.readers.optax_rates import layer_rates
+from widthwise.readers.weights import findings
 
 torch.set_num_threads(1)
 NET = ww.MLP([5, 96, 80, 3], "tanh", C_b=[0.3, 0.1, 0.1], C_W=[2.0, 1.5, 1.0], lambda_b=0.5, lambda_W=[1.0, 2.0, 3.0])
@@ -44,10 +44,10 @@ def equinox_model(widths=NET.widths, activation=jnp.tanh):
 
 MAKE = {
     "torch": (torch_model, ww.init_torch),
-    "flax": (flax_model, ww.init_flax),
-    "equinox": (equinox_model, ww.init_equinox),
+    "flax": (flax_model, ww.readers.init_flax),
+    "equinox": (equinox_model, ww.readers.init_equinox),
 }
-FROM = {"torch": ww.from_torch, "flax": ww.from_flax, "equinox": ww.from_equinox}
+FROM = {"torch": ww.from_torch, "flax": ww.readers.from_flax, "equinox": ww.readers.from_equinox}
 
 
 @pytest.mark.parametrize("package", MAKE)
@@ -82,8 +82,8 @@ def test_default_initialisations_are_recognised():
     widths = (7, 32, 48, 2)
     torch.manual_seed(0)
     assert ww.from_torch(torch_model(widths)) == ww.MLP.torch_default(widths, "tanh")
-    assert ww.from_equinox(equinox_model(widths)) == ww.MLP.torch_default(widths, "tanh")
-    assert ww.from_flax(flax_model(widths)) == ww.MLP.lecun(widths, "tanh")
+    assert ww.readers.from_equinox(equinox_model(widths)) == ww.MLP.torch_default(widths, "tanh")
+    assert ww.readers.from_flax(flax_model(widths)) == ww.MLP.lecun(widths, "tanh")
     assert "uniform" in str(ww.read_model(torch_model(widths)).initialisation)
     gaussian = ww.init_torch(torch_model(widths), ww.MLP.torch_default(widths, "tanh"))
     assert ww.read_model(gaussian).initialisation is None
@@ -229,7 +229,7 @@ def shifted():
     ids=lambda v: getattr(v, "__name__", ""),
 )  # fmt: skip
 def test_weights_that_are_no_independent_draw_are_reported_with_numbers(make, said):
-    with pytest.warns(ww.WeightsWarning, match=said):
+    with pytest.warns(ww.errors.WeightsWarning, match=said):
         ww.from_torch(make())
 
 
@@ -273,7 +273,7 @@ def test_one_step_moves_torch_flax_and_equinox_alike():
     optimizer.step()
     moved = plain(torch.tensor(X)).detach().numpy()
 
-    step = ww.optax_transform(NET, 0.1)
+    step = ww.readers.optax_transform(NET, 0.1)
     gradient = eqx.filter_grad(lambda m: 0.5 * jnp.sum((jax.vmap(m)(jnp.asarray(X)) - y) ** 2))(equinox)
     updates, _ = step.update(gradient, step.init(eqx.filter(equinox, eqx.is_array)))
     np.testing.assert_allclose(jax.vmap(eqx.apply_updates(equinox, updates))(jnp.asarray(X)), moved, rtol=1e-9)
@@ -297,12 +297,12 @@ def test_missing_packages_are_named_with_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ww.MissingPackage, match=r"pip install 'widthwise\[torch\]'"):
+    with pytest.raises(ww.errors.MissingPackage, match=r"pip install 'widthwise\[torch\]'"):
         ww.from_torch("anything")
     monkeypatch.setitem(sys.modules, "flax.nnx", None)
     monkeypatch.setitem(sys.modules, "equinox", None)
     monkeypatch.setitem(sys.modules, "optax", None)
-    for call in (ww.from_flax, ww.from_equinox, lambda _: ww.optax_transform(NET)):
+    for call in (ww.readers.from_flax, ww.readers.from_equinox, lambda _: ww.readers.optax_transform(NET)):
         with pytest.raises(ImportError, match=r"pip install 'widthwise\[interop\]'"):
             call("anything")
 
@@ -322,8 +322,9 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 import widthwise as ww
 print(float(ww.theory(ww.MLP([2, 8, 1], "relu", C_W=2.0), [[1.0, 1.0]])["K"][-1, 0, 0]))
-for name in ("from_torch", "from_flax", "from_equinox", "optax_transform", "hessian_spectrum"):
-    getattr(ww, name)
+ww.from_torch
+for name in ("from_flax", "from_equinox", "optax_transform", "hessian_spectrum"):
+    getattr(ww.readers, name)
 try:
     ww.NNGPRegressor
 except ImportError as error:

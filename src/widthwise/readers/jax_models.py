@@ -13,12 +13,12 @@ from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
-from widthwise.interop.activations import LIBRARY, PROBE, identify
-from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, check_fits, unsupported
-from widthwise.interop.specification import Reading, read_chain
-from widthwise.interop.traced import Traced, trace
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
+from widthwise.readers.activations import LIBRARY, PROBE, identify
+from widthwise.readers.chains import Chain, Dense, Nonlinear, chain_of, check_fits, unsupported
+from widthwise.readers.specification import Reading, read_chain
+from widthwise.readers.traced import Traced, trace
 
 
 def marked(arrays: Sequence[Any]) -> list[jax.Array]:

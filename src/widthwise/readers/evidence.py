@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg, optimize
 
-from widthwise.interop.kernel_solvers import Kernel
 from widthwise.network import MLP
 from widthwise.network.mlp import PER_LAYER
+from widthwise.readers.kernel_solvers import Kernel
 
 #: Trials of the simplex for each depth.
 TRIALS = 40

@@ -13,12 +13,15 @@ ARGUMENTS = ("widths", "activation", "W_std", "b_std", "parameterization")
 
 
 def network(case):
-    return ww.from_stax(*(case[name] for name in ARGUMENTS))
+    return ww.readers.from_stax(*(case[name] for name in ARGUMENTS))
 
 
 @pytest.mark.parametrize("case", DATA["cases"], ids=lambda case: f"{case['activation']}-{case['parameterization']}-{len(case['widths'])}-{case['b_std']}")  # fmt: skip
 def test_nngp_and_ntk_are_those_of_the_peer(case):
-    square, cross = ww.stax_kernels(network(case), DATA["X"]), ww.stax_kernels(network(case), DATA["X"], DATA["X2"])
+    square, cross = (
+        ww.readers.stax_kernels(network(case), DATA["X"]),
+        ww.readers.stax_kernels(network(case), DATA["X"], DATA["X2"]),
+    )
     off = ~np.eye(4, dtype=bool)
     for name in ("nngp", "ntk"):
         peer = np.array(case[name])
@@ -30,14 +33,14 @@ def test_nngp_and_ntk_are_those_of_the_peer(case):
 
 def test_on_that_diagonal_ours_is_the_exact_one():
     case = DATA["cases"][0]
-    ours = np.diag(ww.stax_kernels(network(case), DATA["X"]).ntk)
+    ours = np.diag(ww.readers.stax_kernels(network(case), DATA["X"]).ntk)
     exact = 2 * 2 * (np.array(DATA["X"]) ** 2).sum(axis=1) / 3  # relu, W_std² = 2, no bias, L = 2: Θ = 2 · K
     np.testing.assert_allclose(ours, exact, rtol=1e-14)
 
 
 def test_the_other_parameterisation_is_another_kernel():
     case = DATA["cases"][1] | {"parameterization": "standard"}
-    assert not np.allclose(ww.stax_kernels(network(case), DATA["X"]).ntk, DATA["cases"][1]["ntk"], rtol=0.1)
+    assert not np.allclose(ww.readers.stax_kernels(network(case), DATA["X"]).ntk, DATA["cases"][1]["ntk"], rtol=0.1)
 
 
 @pytest.mark.parametrize("trained", DATA["trained"], ids=lambda trained: f"t={trained['t']}")
@@ -51,4 +54,4 @@ def test_trained_ensembles_agree_once_time_is_divided_by_the_number_of_targets(t
 
 def test_an_unknown_parameterisation_is_refused():
     with pytest.raises(ww.WidthwiseError, match="parameterization: got 'mup'; expected one of ntk, standard"):
-        ww.from_stax([2, 8, 1], "relu", parameterization="mup")
+        ww.readers.from_stax([2, 8, 1], "relu", parameterization="mup")

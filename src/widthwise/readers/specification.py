@@ -13,9 +13,9 @@ from scipy import stats
 
 from widthwise.activations import resolve
 from widthwise.errors import WeightsWarning
-from widthwise.interop.chains import Chain
-from widthwise.interop.weights import Finding, SecondMoment, findings
 from widthwise.network import MLP
+from widthwise.readers.chains import Chain
+from widthwise.readers.weights import Finding, SecondMoment, findings
 
 #: A common variance of several layers is refused below this probability.
 UNLIKELY = 0.01

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from widthwise.errors import InvalidInput
-from widthwise.interop.equinox_models import read_equinox
-from widthwise.interop.flax_models import read_flax
-from widthwise.interop.specification import Reading
-from widthwise.interop.torch_models import read_torch
+from widthwise.readers.equinox_models import read_equinox
+from widthwise.readers.flax_models import read_flax
+from widthwise.readers.specification import Reading
+from widthwise.readers.torch_models import read_torch
 
 
 def read_model(

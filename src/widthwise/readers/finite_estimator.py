@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import linalg
@@ -10,11 +10,11 @@ from scipy import linalg
 from widthwise.errors import InvalidInput
 from widthwise.inference.predict import predict
 from widthwise.inference.training_kernel import SINGULAR, Spectrum
-from widthwise.interop.estimators import _Regressor
-from widthwise.interop.kernel_solvers import BLOCK, Kernel
 from widthwise.memory import require_memory
 from widthwise.network import GradientFlow
 from widthwise.network.validation import check_integer
+from widthwise.readers.estimators import _Regressor
+from widthwise.readers.kernel_solvers import BLOCK, Kernel
 
 (_pivoted_cholesky,) = linalg.get_lapack_funcs(("pstrf",), (np.zeros((1, 1)),))
 
@@ -85,9 +85,13 @@ class FiniteWidthRegressor(_Regressor):
         self.random_state = random_state
 
     #: Not a parameter here: training without noise. `_settle` reads it.
-    noise = 0.0
+    noise: float = 0.0
 
-    def fit(self, X: Any, y: Any):
+    time_: float
+    points_: np.ndarray
+    exact_: bool
+
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
         X, y = self._targets(X, y)
         if isinstance(self.order, bool) or self.order not in (0, 1):

@@ -15,10 +15,10 @@ from widthwise.experiments.differentials import move, move_twice
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward, tangent_kernel
 from widthwise.experiments.tangent import kernel, tangent
-from widthwise.interop.chains import check_fits
-from widthwise.interop.models import read_model
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
+from widthwise.readers.chains import check_fits
+from widthwise.readers.models import read_model
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.results.theory import theory
 

@@ -5,12 +5,12 @@ They use memory as `kernel_solvers` says, and predictions are made in blocks of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
 
-from widthwise.interop.packages import need
+from widthwise.readers.packages import need
 
 need("sklearn", "interop", "this estimator")
 
@@ -19,7 +19,7 @@ from sklearn.preprocessing import LabelBinarizer  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import validate_data  # noqa: E402
 
-from widthwise.interop.kernel_estimator import KernelEstimator, ensemble_variance  # noqa: E402
+from widthwise.readers.kernel_estimator import KernelEstimator, ensemble_variance  # noqa: E402
 
 _NODES, _WEIGHTS = special.roots_hermitenorm(48)
 
@@ -35,7 +35,7 @@ class _Regressor(RegressorMixin, KernelEstimator):
         self.y_scale_ = np.where(spread > 0, spread, 1.0)
         return X, (y - self.y_mean_) / self.y_scale_
 
-    def fit(self, X: Any, y: Any):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
         self._fit_kernel(*self._targets(X, y))
         return self
@@ -128,7 +128,10 @@ class NTKClassifier(ClassifierMixin, KernelEstimator):
 
     _kernel = "Theta"
 
-    def fit(self, X: Any, y: Any):
+    classes_: np.ndarray
+    intercept_: np.ndarray
+
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (inputs, features) and labels y (inputs,)."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)

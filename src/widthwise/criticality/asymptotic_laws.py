@@ -12,12 +12,11 @@ For a smooth σ (s = 1) this is 1/K ≈ −a_1 l + c ln l; the constant is all t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.critical import K_ZERO, Critical, critical
 from widthwise.criticality.moments import origin_derivatives
 from widthwise.criticality.origin import origin_series
@@ -113,7 +112,7 @@ class Asymptotics:
         return int(wrong[-1]) + 2 if len(wrong) else 1
 
 
-def asymptotics(activation: str | Callable | Activation) -> Asymptotics:
+def asymptotics(activation: ActivationLike) -> Asymptotics:
     """The laws of large depth of an activation at its critical point.
 
     >>> sine = asymptotics("sin")                               # K' = (1 − e^(−2K))/2 = K − K² + ⅔K³ − …

@@ -58,11 +58,11 @@ def test_the_hessian_spectrum_is_that_of_torch():
         return 0.5 * ((torch.func.functional_call(model, parameters, torch.tensor(X)) - torch.tensor(y)) ** 2).sum()
 
     exact = np.linalg.eigvalsh(torch.func.hessian(loss)(torch.zeros_like(flat)).numpy())
-    full = ww.hessian_spectrum(model, X, y, DEEP, steps=1000, probes=1)
+    full = ww.readers.hessian_spectrum(model, X, y, DEEP, steps=1000, probes=1)
     apart = np.abs(full["node"].values[0][:, None] - exact[None, :])
     assert apart.min(axis=0).max() < 1e-7  # every eigenvalue is found
     assert apart.min(axis=1).max() < 1e-7  # and nothing else
-    few = ww.hessian_spectrum(model, X, y, DEEP, steps=20, probes=2)
+    few = ww.readers.hessian_spectrum(model, X, y, DEEP, steps=20, probes=2)
     np.testing.assert_allclose(few["node"].max("step"), exact[-1], rtol=1e-3)
     np.testing.assert_allclose(few["weight"].sum("step"), 1.0)
 
@@ -86,7 +86,7 @@ def test_the_dntk_is_the_derivative_of_the_ntk():
                 value += sign * step * rate * torch.tensor(along[name]).reshape(value.shape)
         kernels.append(ww.model_ntk(moved, X, DEEP)["H"].values)
     change = (kernels[0] - kernels[1]) / (2 * step)  # (i, a, j, b)
-    dH = ww.model_dntk(model, X, DEEP, order=0)["dH"].values[:, :, 0, :, :, 1]  # (i, j, a, b)
+    dH = ww.readers.model_dntk(model, X, DEEP, order=0)["dH"].values[:, :, 0, :, :, 1]  # (i, j, a, b)
     np.testing.assert_allclose(change, np.einsum("ijab->iajb", dH) + np.einsum("jiba->iajb", dH), atol=1e-7)
 
 
@@ -98,9 +98,9 @@ def test_the_dntk_has_the_correlation_with_the_output_that_theory_says():
     found = []
     for seed in range(250):
         ww.init_torch(model, net, seed)
-        ds = ww.model_dntk(model, x, net, order=0)
+        ds = ww.readers.model_dntk(model, x, net, order=0)
         found.append(float(ds["dH"].values.ravel()[0]) * float(model(torch.tensor(x).double()).detach()))
-    expected = float(ww.model_dntk(model, x, net)["dH_z_mean"].values.ravel()[0])
+    expected = float(ww.readers.model_dntk(model, x, net)["dH_z_mean"].values.ravel()[0])
     error = np.std(found) / np.sqrt(len(found))
     assert abs(np.mean(found) - expected) < 4 * error
     assert abs(np.mean(found) - expected * 64) > 8 * error  # wrong on purpose: the coefficient without its 1/n
@@ -108,7 +108,7 @@ def test_the_dntk_has_the_correlation_with_the_output_that_theory_says():
 
 def test_kernels_layer_by_layer_lie_where_theory_says():
     net = ww.MLP([3, 400, 300, 200], "erf", C_b=0.1, C_W=1.8)
-    ds = ww.model_kernels(model_of(net, Erf), X[:2], net, order=1)
+    ds = ww.readers.model_kernels(model_of(net, Erf), X[:2], net, order=1)
     for name in ("K", "Theta"):
         pulls = (ds[f"{name}_model"] - ds[f"{name}_mean"]) / ds[f"{name}_sd"].where(ds[f"{name}_sd"] > 0)
         assert float(np.abs(pulls).max()) < 4

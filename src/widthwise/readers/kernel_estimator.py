@@ -9,10 +9,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.interop.evidence import choose_by_evidence
-from widthwise.interop.kernel_solvers import BLOCK, Kernel, make_solver
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
+from widthwise.readers.evidence import choose_by_evidence
+from widthwise.readers.kernel_solvers import BLOCK, Kernel, make_solver
 
 #: Hidden widths where only the limit of infinite width is used; any number would do.
 ANY_WIDTH = 512
@@ -22,6 +22,14 @@ class KernelEstimator(BaseEstimator):
     """Fits (kernel + noise)⁻¹ y on validated data; which kernel is said by `_kernel`, "K" or "Theta"."""
 
     _kernel = "K"
+
+    net_: MLP
+    noise_: float
+    X_fit_: np.ndarray
+    dual_coef_: np.ndarray
+    solver_: str
+    n_iter_: int
+    log_evidence_: float
 
     def __init__(
         self,

@@ -11,12 +11,12 @@ import xarray as xr
 from jax.flatten_util import ravel_pytree
 
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
-from widthwise.interop.empirical import load_model, parameter_count
-from widthwise.interop.packages import need
 from widthwise.memory import require_memory
 from widthwise.network import MLP
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
+from widthwise.readers.empirical import load_model, parameter_count
+from widthwise.readers.packages import need
 from widthwise.results.labels import label
 from widthwise.results.theory import theory
 

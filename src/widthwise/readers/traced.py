@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.interop.chains import unsupported
+from widthwise.readers.chains import unsupported
 
 _CONTROL = {"scan", "while", "cond"}
 _SHAPE_ONLY = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "convert_element_type", "transpose"}

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import widthwise as ww
-from widthwise.interop.kernel_solvers import Kernel, make_solver
+from widthwise.readers.kernel_solvers import Kernel, make_solver
 
 rng = np.random.default_rng(0)
 X, x = rng.normal(size=(40, 3)), rng.normal(size=(5, 3))

@@ -9,8 +9,8 @@ import jax
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
-from widthwise.interop.packages import need
 from widthwise.network import MLP
+from widthwise.readers.packages import need
 
 
 def optax_transform(net: MLP, learning_rate: float = 1.0) -> Any:

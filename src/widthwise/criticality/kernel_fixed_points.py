@@ -10,10 +10,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import ActivationLike, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.criticality.origin import origin_series
-from widthwise.criticality.susceptibilities import correlation_length, non_negative
+from widthwise.criticality.perturbations import correlation_length, non_negative
 from widthwise.gaussian.kernel_rules import dense_kernel
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
@@ -88,7 +88,7 @@ class FixedPoints:
         return below[-1] if below and next_below is below[-1] else None
 
 
-def fixed_points(activation: str | Callable | Activation, C_b: float, C_W: float) -> FixedPoints:
+def fixed_points(activation: ActivationLike, C_b: float, C_W: float) -> FixedPoints:
     """Every K ≥ 0 with K = C_b + C_W⟨σ²⟩, up to the largest kernel at which the activation is tabulated (theory §7).
 
     g(K) − K has its extrema where χ_∥ = 1; between two of them there is at most one fixed point, and where it touches

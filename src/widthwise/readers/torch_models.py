@@ -10,12 +10,12 @@ import numpy as np
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
-from widthwise.interop.activations import parametric
-from widthwise.interop.chains import Chain, Dense, Nonlinear, chain_of, check_fits, standard_deviations, unsupported
-from widthwise.interop.packages import need
-from widthwise.interop.specification import Reading, read_chain, warn_of
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
+from widthwise.readers.activations import parametric
+from widthwise.readers.chains import Chain, Dense, Nonlinear, chain_of, check_fits, standard_deviations, unsupported
+from widthwise.readers.packages import need
+from widthwise.readers.specification import Reading, read_chain, warn_of
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.errors import InvalidInput
-from widthwise.interop.chains import Chain, unsupported
-from widthwise.interop.jax_models import drawn_for, jax_chain, marked, read_with_one_rate
-from widthwise.interop.packages import need
-from widthwise.interop.specification import Reading, warn_of
 from widthwise.network import MLP
+from widthwise.readers.chains import Chain, unsupported
+from widthwise.readers.jax_models import drawn_for, jax_chain, marked, read_with_one_rate
+from widthwise.readers.packages import need
+from widthwise.readers.specification import Reading, warn_of
 
 _HARMLESS = {"Sequential", "Linear", "Dropout", "List", "Dict", "Rngs", "RngStream"}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import ActivationLike, resolve
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
@@ -22,7 +21,7 @@ class Susceptibilities(NamedTuple):
     h: np.ndarray
 
 
-def susceptibilities(activation: str | Callable | Activation, K: Any, C_W: float = 1.0) -> Susceptibilities:
+def susceptibilities(activation: ActivationLike, K: Any, C_W: float = 1.0) -> Susceptibilities:
     """χ_∥ = (C_W/K)⟨zσσ'⟩, χ_⊥ = C_W⟨σ'²⟩, h = ½ dχ_⊥/dK at kernels K ≥ 0 of any shape (theory §7).
 
     χ_∥ multiplies a change of an input's size, χ_⊥ a small change of its direction and, squared gradient by squared
@@ -44,7 +43,7 @@ def scaled_susceptibilities(shape: Profile, K: Any, C_W: Any) -> Susceptibilitie
     return Susceptibilities(C_W * m.growth, C_W * m.slope, 0.5 * C_W * m.slope_rate)
 
 
-def kernel_map(activation: str | Callable | Activation, K: Any, C_b: float = 0.0, C_W: float = 1.0) -> np.ndarray:
+def kernel_map(activation: ActivationLike, K: Any, C_b: float = 0.0, C_W: float = 1.0) -> np.ndarray:
     """g(K) = C_b + C_W⟨σ²⟩: the kernel of the next layer (theory §2).
 
     >>> kernel_map("linear", [1.0, 2.0], C_b=0.5, C_W=3.0).tolist()
