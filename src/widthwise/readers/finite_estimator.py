@@ -87,7 +87,7 @@ class FiniteWidthRegressor(_Regressor):
     #: Not a parameter here: training without noise. `_settle` reads it.
     noise: float = 0.0
 
-    time_: float
+    time_: float | None
     points_: np.ndarray
     exact_: bool
 
