@@ -18,7 +18,7 @@ from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.learning_rates import LearningRates, equalise, largest_stable_step
 from widthwise.criticality.single_layers import LayerFlow, checked_rows, layer_flow
 from widthwise.criticality.snippets import snippets
-from widthwise.errors import DivergentMoment, InvalidInput, NotCritical, NotDifferentiable
+from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.network import MLP
 
 #: Rows of X that are followed through the layers, and those on which Θ is diagonalised.
@@ -168,7 +168,7 @@ def _without_flow(net: MLP, few, rows, where: str, why: str, deepest, largest_st
 def _critical(net: MLP) -> tuple[Critical | None, str]:
     try:
         return critical(net.activation), ""
-    except NotCritical as error:
+    except InvalidInput as error:
         return None, str(error)
 
 

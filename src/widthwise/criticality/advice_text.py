@@ -38,7 +38,7 @@ def _headline(advice: Advice) -> list[str]:
     hidden = sorted(set(net.widths[1:-1]))
     width = "no hidden layer" if not hidden else f"width {hidden[0]}" if len(hidden) == 1 else (
         f"widths {hidden[0]} to {hidden[-1]}")  # fmt: skip
-    return [f"{net.depth} layers of {width}, {net.activation.spec}: {advice.verdict}."]
+    return [f"{net.depth} layers of {width}, {net.activation_text}: {advice.verdict}."]
 
 
 def _paragraphs(advice: Advice) -> list[list[str]]:

@@ -111,7 +111,9 @@ def _continued(net: MLP, depth: int) -> MLP:
     depth = max(net.depth, depth)
     more = depth - net.depth
     hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}
-    return MLP([*net.widths[:-1], *[net.n] * more, net.widths[-1]], net.activation, **hyper)
+    last = net.unread or net.activations[-1]
+    sigmas = [*net.activations, *[last] * more] or last
+    return MLP([*net.widths[:-1], *[net.n] * more, net.widths[-1]], sigmas, **hyper)
 
 
 def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:

@@ -14,7 +14,7 @@ from widthwise.criticality.perturbations import non_negative
 from widthwise.criticality.single_layers import checked_rows, layer_flow
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.network import MLP, check_inputs
+from widthwise.network import MLP, Network, check_inputs
 from widthwise.network.validation import check_integer
 
 
@@ -124,7 +124,7 @@ def power_law_rates(
     return lambda_b * layer**-p * depth ** (p - 1.0), lambda_W * layer ** (k - p) * depth ** (p - 1.0)
 
 
-def largest_stable_step(net: MLP, X: Any) -> float:
+def largest_stable_step(net: Network, X: Any) -> float:
     """2/λ_max of Θ on the inputs: full-batch gradient descent on ½Σ(z−y)² is stable below it (theory §8).
 
     >>> largest_stable_step(MLP([1, 9, 1], "linear", lambda_b=0.0), [[1.0]])

@@ -36,10 +36,14 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def check_order(order: int, net: Network) -> Network:
-    """The network, which must be plain where order 1 is asked for."""
+def check_order(order: int) -> None:
     if isinstance(order, bool) or order not in (0, 1):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
+
+
+def network_for(order: int, net: Network) -> Network:
+    """The network, which must be plain where order 1 is asked for."""
+    check_order(order)
     return plain(net, "order=1") if order == 1 else check_network(net)
 
 

@@ -10,7 +10,7 @@ from widthwise import devices
 from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import MLP
+from widthwise.network import Network
 from widthwise.tensors import CORRECTIONS, WITHOUT_THETA
 
 #: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
@@ -30,7 +30,7 @@ INACCURATE = 1e-8
 ROUNDING = 1e-9
 
 
-def require_tensors(net: MLP, inputs: int, wanted: tuple[str, ...]) -> None:
+def require_tensors(net: Network, inputs: int, wanted: tuple[str, ...]) -> None:
     """Refuse kinked activations and what does not fit into memory before anything is computed."""
     check_smooth(net, wanted)
     _require(full_bytes(inputs, wanted), 4, inputs, f", {len(wanted)} tensors of up to {inputs}⁴ entries")
@@ -46,7 +46,7 @@ def _require(needed: int, power: int, inputs: int, how: str) -> None:
     )
 
 
-def check_smooth(net: MLP, wanted: tuple[str, ...]) -> None:
+def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:
     """Refuse activations for which the tensors do not exist, with a neighbour for which they do."""
     for sigma in net.activations:
         try:
@@ -66,12 +66,12 @@ def full_bytes(inputs: int, wanted: tuple[str, ...]) -> int:
     return (2 * len(wanted) + 12) * 8 * inputs**4
 
 
-def tiled_bytes(net: MLP, inputs: int) -> int:
+def tiled_bytes(net: Network, inputs: int) -> int:
     """Memory without them: tables of planes at every layer, and a tile with faces and weights."""
     return (net.depth - 1) * inputs * (inputs + 1) // 2 * PLANE_BYTES + TILE_BYTES * inputs**3
 
 
-def choose_method(net: MLP, inputs: int, method: str) -> str:
+def choose_method(net: Network, inputs: int, method: str) -> str:
     """ "full" or "tiles" for `predict`: full tensors unless they are larger than all that tiles need.
 
     Up to there they are also quicker on a processor. What does not fit is refused.
@@ -87,7 +87,7 @@ def choose_method(net: MLP, inputs: int, method: str) -> str:
     return "tiles"
 
 
-def joint_tensors(net: MLP, X: np.ndarray, wanted: tuple[str, ...], progress=None) -> FiniteFlow:
+def joint_tensors(net: Network, X: np.ndarray, wanted: tuple[str, ...], progress=None) -> FiniteFlow:
     """The tensors of the output layer on all inputs."""
     flow = finite_flow(net, X, wanted, with_theta="H1" in wanted, last_only=True, progress=progress)
     warn_if_inaccurate(flow.error, 5)
@@ -110,7 +110,7 @@ def at_output(flow: FiniteFlow) -> dict[str, np.ndarray]:
     return {"K": flow.K[-1]} | {name: tensor[-1] for name, tensor in flow.tensors.items()}
 
 
-def warn_if_large(net: MLP, what: str, leading: float, correction: float, scale: float) -> None:
+def warn_if_large(net: Network, what: str, leading: float, correction: float, scale: float) -> None:
     """An expansion whose first correction is of the size of the leading term says little.
 
     Nothing is said where the leading term vanishes against the `scale`, as it does at training inputs.

@@ -63,7 +63,7 @@ def evidence_grid(
     >>> bool(np.isclose(e["log_evidence"].sel(depth=3, width=64).item(), same["log_evidence"].item()))
     True
     """
-    net = check_order(order, net)
+    check_order(order)
     X = check_inputs(X_train, None, "X_train")
     y = real_array(y_train, "y_train")
     y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)

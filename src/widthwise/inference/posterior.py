@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.inference.arguments import check_data, check_noise, check_order
+from widthwise.inference.arguments import check_data, check_noise, network_for
 from widthwise.inference.corrections import PRIOR, at_output, require_tensors
 from widthwise.inference.gaussian_process import GaussianProcess, draw
 from widthwise.inference.labelled import corrected, joint_flow, moments
@@ -39,7 +39,7 @@ def posterior(
     >>> bool(abs(b["mean"][0, 0]) < 1e-9), bool(b["cov"] > 0)
     (True, True)
     """
-    net = check_order(order, net)
+    net = network_for(order, net)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     noise = check_noise(noise)
     if order == 1:

@@ -11,7 +11,7 @@ from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
-from widthwise.inference.arguments import check_algorithm, check_data, check_loss, check_order
+from widthwise.inference.arguments import check_algorithm, check_data, check_loss, network_for
 from widthwise.inference.corrections import TRAINING, at_output, choose_method, require_tensors, warn_if_inaccurate
 from widthwise.inference.labelled import corrected, joint_flow, moments, per_output
 from widthwise.inference.linear_training import Kernels, trained
@@ -20,7 +20,7 @@ from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, OutputMoments, moments_at_tests, moments_at_training
 from widthwise.inference.training_kernel import Algorithm, Spectrum
-from widthwise.network import Network, check_inputs, check_network
+from widthwise.network import MLP, Network, check_inputs, check_network, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 
@@ -69,7 +69,7 @@ def predict(
     True
     """
     check_loss(loss)
-    net = check_order(order, net)
+    net = network_for(order, net)
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
     chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
@@ -83,7 +83,9 @@ def predict(
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
     if order == 1:
-        tests, training, how = _order_one(net, X, y, X_test, spectrum, Clock.of(algorithm), chosen, method)
+        tests, training, how = _order_one(
+            plain(net, "order=1"), X, y, X_test, spectrum, Clock.of(algorithm), chosen, method
+        )
         details |= how
         variables = corrected(net, variables, tests.mean, tests.covariance, np.linalg.norm(kernels.K_xx))
         variables["train_mean1"] = (("output", "train"), training.mean)
@@ -92,7 +94,7 @@ def predict(
 
 
 def _order_one(
-    net: Network,
+    net: MLP,
     X: np.ndarray,
     y: np.ndarray,
     X_test: np.ndarray,

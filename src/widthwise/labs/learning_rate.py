@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.criticality.learning_rates import equalise
+from widthwise.experiments.layer_passes import features
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
@@ -145,7 +146,9 @@ def _shares(net: MLP, seed):
 
     def one(index):
         at = tangent(net, sample_parameters(net, network_key(seed, index)), jnp.asarray(X))
-        return jnp.mean(jnp.diag(at.features[0]) * jnp.sum(at.signals[0][0] ** 2, axis=1))
+        return jnp.mean(
+            jnp.diag(features(at.layers[0], at.incoming[0], at.incoming[0])) * jnp.sum(at.signals[0][0] ** 2, axis=1)
+        )
 
     return jax.vmap(one)(jnp.arange(NETWORKS))
 

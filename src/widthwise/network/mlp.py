@@ -122,6 +122,11 @@ class MLP(Conventions, Network):
             raise InvalidInput("net", f"the activations {names}", "one activation in all hidden layers")
         return self.unread if self.unread is not None else next(iter(several))
 
+    @property
+    def activation_text(self) -> str:
+        """The activations by name, each once: "tanh", or "tanh, gelu"."""
+        return ", ".join(dict.fromkeys(sigma.spec for sigma in (*self.activations, self.unread) if sigma is not None))
+
     def replace(self, **changes: Any) -> MLP:
         """A copy with some fields changed.
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.kernel_fixed_points import fixed_points
-from widthwise.errors import InvalidInput, NotCritical
-from widthwise.network import MLP
+from widthwise.errors import InvalidInput
+from widthwise.network import MLP, plain
 from widthwise.plots.style import COLOURS, layer_ticks, look, panels, symbol
 from widthwise.results.labels import network_of
 from widthwise.tensors import SCALE_TEXT
@@ -48,7 +48,7 @@ def plot_depth(flow: xr.Dataset) -> Figure:
     names = [str(v) for v in flow.data_vars if not str(v).startswith("log_")]
     if "layer" not in flow.dims or "K" not in names or "a" in flow.dims:
         raise InvalidInput("flow", f"dimensions {dict(flow.sizes)}", "a Dataset of widthwise.single_input")
-    law = laws(network_of(flow), flow)
+    law = laws(plain(network_of(flow), "plot_depth"), flow)
     deep = flow.sizes["layer"] >= _DEEP
     with look():
         figure, axes = panels(len(names), 5, 2.5, 2.2)
@@ -107,7 +107,7 @@ def _critical(net: MLP):
     """The critical point if the network sits on it with uniform rates and equal hidden widths."""
     try:
         point = critical(net.activation)
-    except NotCritical:
+    except InvalidInput:  # not critical, or not one activation
         return None
     same = all(len(set(values)) == 1 for values in (net.lambda_b, net.lambda_W, net.widths[1:-1]))
     close = all(

@@ -61,7 +61,7 @@ def head(found: Findings) -> str:
     if found.training is not None:
         cards.append(("Theory against trained networks", found.training.verdict))
     boxes = "".join(f"<div class='card'><b>{escape(name)}</b>{escape(text)}</div>" for name, text in cards)
-    line = f"{net.depth} weight layers, widths {', '.join(map(str, net.widths))}, activation {net.activation.spec}"
+    line = f"{net.depth} weight layers, widths {', '.join(map(str, net.widths))}, activation {net.activation_text}"
     title = "<h1>A network, before anyone trains it</h1>"
     return f"<header>{title}<p>{escape(line)}.</p><div class='cards'>{boxes}</div></header>"
 

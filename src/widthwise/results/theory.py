@@ -82,7 +82,7 @@ def theory(
         variables, flow = _infinite(net, X, X2, names, layers, number, progress)
         level = WORTH_A_WARNING
     else:
-        variables, flow = finite_variables(net, X, names, layers, number, tolerance, progress)
+        variables, flow = finite_variables(plain(net, "theory(order=1)"), X, names, layers, number, tolerance, progress)
         level = max(10.0 * tolerance, WORTH_A_WARNING)
     if flow.error > level:
         warnings.warn(

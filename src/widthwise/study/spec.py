@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import MLP, SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep, network_from_dict
+from widthwise.network import (
+    MLP,
+    SGD,
+    Adam,
+    GradientDescent,
+    GradientFlow,
+    Momentum,
+    NewtonStep,
+    network_from_dict,
+    plain,
+)
 from widthwise.network.mlp import FIELDS
 from widthwise.network.validation import check_integer
 from widthwise.study.builtin import dataset
@@ -76,7 +86,7 @@ class Study:
             if not isinstance(tables[name], Mapping):
                 raise InvalidInput("spec", f"{name} = {tables[name]!r}", f"a table [{name}]")
         base = default_study()
-        net = network_from_dict(tables["network"]) if "network" in tables else base.net
+        net = plain(network_from_dict(tables["network"]), "a study") if "network" in tables else base.net
         data = _data(tables["data"], folder) if "data" in tables else base.data
         training, measurement = dict(tables.get("training", {})), dict(tables.get("measurement", {}))
         trained = training.pop("networks", base.trained)

@@ -117,6 +117,7 @@ def _averages(
     if known.layers is None or not is_quiet(net, len(X)):
         G = conditional_kernel(net, at.incoming)
         return _Averages(G, H, G, known.k, jnp.zeros(0))
+    assert isinstance(net, MLP)
     moments, number = fluctuations(net, layers, X, known.layers), pair_number(len(X))
     size = len(moments.mean)
     tangents = number + size // 2

@@ -12,7 +12,7 @@ import numpy as np
 
 from widthwise.devices import by_device
 from widthwise.experiments.initialisations import is_gaussian
-from widthwise.experiments.sampler import Parameters, network_key, sample_parameters
+from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow
@@ -97,7 +97,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
     start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
-    layers, keys = _draw(what.net.replace(activation="linear"), what.initialisation, what.seed, jnp.asarray(padded))
+    layers, keys = _draw(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
     how = (what.tolerance, what.accuracy, what.max_steps)
     seen, steps, converged = jax.tree.map(
         lambda value: np.asarray(value)[: len(indices)],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
@@ -46,6 +46,7 @@ def width() -> Any:
     return field(metadata={"role": "width"})
 
 
+@dataclass(frozen=True)
 class Layer:
     """A layer of a network; see `layer_kind`."""
 
@@ -92,6 +93,7 @@ def role_fields(cls: type, role: str) -> list[str]:
     return [f.name for f in fields(cls) if f.metadata.get("role") == role]
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(number, width))
 def layer_kind(name: str) -> Callable[[Kind], Kind]:
     """Make a class a kind of layer: a frozen dataclass, a pytree whose leaves are its numbers, a name in text forms.
 
@@ -132,7 +134,7 @@ def register_pytree(cls: type, leaves: list[str]) -> None:
 
 def check_number(name: str, value: Any) -> float:
     """A finite non-negative number, or one that jax traces."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer):  # pyright: ignore[reportAttributeAccessIssue]
         return value  # pyright: ignore[reportReturnType]
     try:
         if isinstance(value, bool | str):
