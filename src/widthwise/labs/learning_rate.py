@@ -147,7 +147,7 @@ def _shares(net: MLP, seed):
     def one(index):
         at = tangent(net, sample_parameters(net, network_key(seed, index)), jnp.asarray(X))
         return jnp.mean(
-            jnp.diag(features(at.layers[0], at.incoming[0], at.incoming[0])) * jnp.sum(at.signals[0][0] ** 2, axis=1)
+            jnp.diag(features(net.dense[0], at.incoming[0], at.incoming[0])) * jnp.sum(at.signals[0][0] ** 2, axis=1)
         )
 
     return jax.vmap(one)(jnp.arange(NETWORKS))
