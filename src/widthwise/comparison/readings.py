@@ -10,6 +10,7 @@ import xarray as xr
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.symmetries import distinct_entries
+from widthwise.network import widths_from_json
 from widthwise.tensors import TENSORS
 
 Measurement = xr.Dataset | tuple[xr.Dataset, xr.Dataset]
@@ -145,13 +146,24 @@ def _below(dataset: xr.Dataset, layer: int | None) -> float | None:
 def _widths(dataset: xr.Dataset) -> list[int]:
     if "network" not in dataset.attrs:
         raise InvalidInput("measurement", "a Dataset without the attribute 'network'", "one made by widthwise")
-    return json.loads(dataset.attrs["network"])["widths"]
+    return list(widths_from_json(dataset.attrs["network"]))
+
+
+def _without_widths(network: dict) -> dict:
+    """The text form of a network with its widths taken out."""
+    layers = [
+        {key: value for key, value in layer.items() if key not in ("inputs", "outputs")}
+        if isinstance(layer, dict)
+        else layer
+        for layer in network.get("layers", ())
+    ]
+    return network | {"widths": None, "layers": layers}
 
 
 def _check_same_network(narrow: xr.Dataset, wide: xr.Dataset) -> None:
     """Equal but for the hidden widths, which are in proportion."""
     low, high = _widths(narrow), _widths(wide)
-    rest = [json.loads(one.attrs["network"]) | {"widths": None} for one in (narrow, wide)]
+    rest = [_without_widths(json.loads(one.attrs["network"])) for one in (narrow, wide)]
     same = rest[0] == rest[1] and len(low) == len(high) and (low[0], low[-1]) == (high[0], high[-1])
     initialisations = {one.attrs.get("initialisation") for one in (narrow, wide)}
     if not same or len(initialisations) > 1:

@@ -7,7 +7,7 @@ from widthwise.network.layers.base import Layer, layer_kind, number, width
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
 from widthwise.network.mlp import MLP, plain, simplified
-from widthwise.network.reading import network_from_dict, network_from_json
+from widthwise.network.reading import network_from_dict, network_from_json, widths_from_json
 
 __all__ = [
     "MLP",
@@ -30,4 +30,5 @@ __all__ = [
     "plain",
     "simplified",
     "width",
+    "widths_from_json",
 ]
