@@ -149,15 +149,13 @@ def _widths(dataset: xr.Dataset) -> list[int]:
     return list(widths_from_json(dataset.attrs["network"]))
 
 
-def _without_widths(network: dict) -> dict:
+def _without_widths(network: dict[str, Any]) -> dict[str, Any]:
     """The text form of a network with its widths taken out."""
-    layers = [
-        {key: value for key, value in layer.items() if key not in ("inputs", "outputs")}
-        if isinstance(layer, dict)
-        else layer
-        for layer in network.get("layers", ())
-    ]
-    return network | {"widths": None, "layers": layers}
+
+    def stripped(layer: Any) -> Any:
+        return layer | {"inputs": None, "outputs": None} if isinstance(layer, dict) else layer
+
+    return network | {"widths": None, "layers": [stripped(layer) for layer in network.get("layers", ())]}
 
 
 def _check_same_network(narrow: xr.Dataset, wide: xr.Dataset) -> None:
