@@ -16,12 +16,13 @@ import time
 import jax
 import numpy as np
 
+from widthwise.experiments.accumulation import merged
 from widthwise.experiments.estimators import check_names, observe_batch
 from widthwise.experiments.extrapolation import extrapolate
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tally import Tally
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import estimates, merged
+from widthwise.experiments.training.moments import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING, at_output
 from widthwise.inference.trained.clock import Clock

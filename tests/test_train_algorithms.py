@@ -9,6 +9,7 @@ import pytest
 from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, start_of
 
 import widthwise as ww
+from widthwise.experiments.accumulation import merged
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
@@ -16,7 +17,7 @@ from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.flows import flow, phi
 from widthwise.experiments.training.linearised import linearised
-from widthwise.experiments.training.moments import estimates, merged
+from widthwise.experiments.training.moments import estimates
 from widthwise.experiments.training.newton import newton_step
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 

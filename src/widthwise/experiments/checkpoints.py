@@ -11,7 +11,6 @@ import os
 import time
 import warnings
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,22 @@ import numpy as np
 
 from widthwise.activations import resolve
 from widthwise.errors import CheckpointWarning, InvalidInput
-from widthwise.experiments.programme import Programme, Sums
-from widthwise.experiments.tally import Tally
 from widthwise.network import Network
 
 #: Seconds between two writings.
 INTERVAL = 5.0
-_FIELDS = ("counts", "control_sums", "control_squares")
+#: What tells two runs apart in few words.
+SHOWN = ("initialisation", "seed", "statistics", "batch", "chunk size")
 
 
 class SavedRun:
     """Arrays of a run that is not finished, with what the run was `about`: a file continues no other run.
 
-    `shown` are the keys whose two values a refusal prints.
+    A refusal prints the two values of the keys `SHOWN`.
     """
 
-    def __init__(self, path: str | os.PathLike, about: dict[str, Any], shown: frozenset[str] = frozenset()):
-        self.path, self.about, self.shown = Path(path), about, shown
+    def __init__(self, path: str | os.PathLike, about: dict[str, Any]):
+        self.path, self.about = Path(path), about
         self.written, self.warned = time.monotonic(), False
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InvalidInput(
@@ -88,34 +86,9 @@ class SavedRun:
 
     def _listed(self, keys: list[str], there: dict[str, Any]) -> str:
         def one(key: str) -> str:
-            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in self.shown else key
+            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in SHOWN else key
 
         return ", ".join(one(key) for key in keys)
-
-
-class Checkpoint:
-    """Reads and writes the sums of a programme; `position` counts the chunks that are in them."""
-
-    def __init__(self, path: str | os.PathLike, programme: Programme):
-        self.programme = programme
-        self.file = SavedRun(
-            path, fingerprint(programme), frozenset({"initialisation", "seed", "statistics", "batch", "chunk size"})
-        )
-
-    def load(self) -> tuple[int, list[Sums]] | None:
-        """(position, sums of every part), or None where there is no file yet."""
-        stored = self.file.read()
-        if stored is None:
-            return None
-        return int(stored["position"]), [_unpack(stored, i, part.net.n) for i, part in enumerate(self.programme.parts)]
-
-    def save(self, position: int, sums: Sequence[Sums], *, now: bool = False) -> None:
-        """Write, if the last time is `INTERVAL` seconds ago or `now`."""
-        if now or self.file.is_due():
-            arrays = {"position": np.asarray(position)}
-            for index, part in enumerate(sums):
-                arrays |= _pack(part, index)
-            self.file.write(arrays)
 
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -131,21 +104,6 @@ def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def fingerprint(programme: Programme) -> dict[str, Any]:
-    """What must be the same for sums to be continued; the number of networks need not be."""
-    parts = programme.parts
-    return {
-        "networks' specification": [part.net.to_json() for part in parts],
-        "activation": activation_digest(parts[0].net),
-        "inputs": digest(programme.X),
-        "initialisation": [list(part.initialisation) for part in parts],
-        "seed": [part.seed for part in parts],
-        "statistics": [[*part.kernels, *part.tensors] for part in parts],
-        "batch": programme.batch,
-        "chunk size": programme.chunk,
-    }
-
-
 def activation_digest(net: Network) -> str:
     """Functions of one name may differ: a few values tell them apart."""
     several = dict.fromkeys(net.activations) or (resolve("linear"),)
@@ -155,28 +113,3 @@ def activation_digest(net: Network) -> str:
 def digest(array: np.ndarray) -> str:
     """A short text that is the same for equal arrays."""
     return hashlib.sha256(repr(array.shape).encode() + np.ascontiguousarray(array, float).tobytes()).hexdigest()[:16]
-
-
-def _pack(sums: Sums, index: int) -> dict[str, np.ndarray]:
-    found = {f"{index}/broken": np.asarray(sums.broken), f"{index}/where": np.asarray(sums.where, int)}
-    for kind in ("kernels", "tensors"):
-        tally: Tally = getattr(sums, kind)
-        found |= {f"{index}/{kind}/{name}": getattr(tally, name) for name in _FIELDS}
-        for name in tally.sums:
-            found[f"{index}/{kind}/sums/{name}"] = tally.sums[name]
-            found[f"{index}/{kind}/products/{name}"] = tally.products[name]
-    return found
-
-
-def _unpack(stored: dict[str, np.ndarray], index: int, n: int) -> Sums:
-    tallies = []
-    for kind in ("kernels", "tensors"):
-        tally, prefix = Tally(n), f"{index}/{kind}/"
-        for name in _FIELDS:
-            setattr(tally, name, stored[prefix + name])
-        for group in ("sums", "products"):
-            start = f"{prefix}{group}/"
-            setattr(tally, group, {key.removeprefix(start): v for key, v in stored.items() if key.startswith(start)})
-        tallies.append(tally)
-    kernels, tensors = tallies
-    return Sums(kernels, tensors, int(stored[f"{index}/broken"]), tuple(stored[f"{index}/where"].tolist()))

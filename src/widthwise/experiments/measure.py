@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,15 @@ import xarray as xr
 
 from widthwise.activations import require_derivatives
 from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, UnknownName
-from widthwise.experiments.checkpoints import Checkpoint
-from widthwise.experiments.engines import run_chunks
+from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.estimators import check_names
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.programme import Part, Programme, Sums
+from widthwise.experiments.programme import Part, PartTallies, Programme
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, extrapolated_variables, variables_at_one_width
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, plain, simplified
 from widthwise.network.validation import check_integer
-from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
@@ -104,7 +101,8 @@ def measure(
     ]
     _require_room(parts, len(X))
     programme = Programme.of(tuple(parts), X, batch)
-    sums, interrupted = _run(programme, networks, engine, checkpoint, progress)
+    found, interrupted = accumulate(programme, networks, engine, checkpoint, progress, "measure")
+    sums = [PartTallies.of(part, own) for part, own in zip(parts, found, strict=True)]
     attrs = _report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
     attrs |= {"blocks": min(part.blocks for part in sums), "initialisation": described(drawn)}
     by_width = [sums[start : start + len(kept)] for start in range(0, len(sums), len(kept))]
@@ -118,57 +116,18 @@ def measure(
     return label(variables, net, coords, kind="measure", interrupted=int(interrupted), **attrs)
 
 
-def _run(programme: Programme, networks: int, engine: Any, path: Any, progress: bool | None) -> tuple[list[Sums], bool]:
-    """The sums of every part, and whether Ctrl-C cut them short."""
-    chunks = programme.chunks(networks)
-    # a checkpoint holds whole chunks only, so that a later run may go on to more networks
-    whole = networks // programme.chunk * len(programme.parts)
-    checkpoint = None if path is None else Checkpoint(path, programme)
-    state = (0, [Sums.empty(part) for part in programme.parts])
-    if checkpoint is not None:
-        state = checkpoint.load() or state
-        if state[0] > whole:
-            held = state[0] // len(programme.parts) * programme.chunk
-            raise InvalidInput(
-                "checkpoint",
-                f"{str(path)!r}, which holds {held} networks already",
-                f"one with at most the {networks} that are asked for",
-                f"Ask for networks={held} or more, or name another file.",
-            )
-    left, interrupted = chunks[state[0] :], False
-    results = run_chunks(programme, left, engine)
-    try:
-        with DelayedProgress("networks", progress) as bar, closing(results):  # pyright: ignore[reportArgumentType]
-            for chunk, result in zip(left, results, strict=True):
-                position, sums = state
-                added = sums[chunk.part].plus(result)
-                state = (position + 1, [*sums[: chunk.part], added, *sums[chunk.part + 1 :]])
-                if checkpoint is not None and state[0] <= whole:
-                    checkpoint.save(*state, now=state[0] == whole)
-                bar(state[0], len(chunks))
-    except KeyboardInterrupt:
-        if state[0] < len(programme.parts):
-            raise
-        interrupted = True
-        warnings.warn(f"measure: interrupted after {chunks[state[0] - 1].stop} of {networks} networks", stacklevel=3)
-    finally:
-        if checkpoint is not None and state[0] < whole:
-            checkpoint.save(*state, now=True)
-    return state[1], interrupted
-
-
-def _report(programme: Programme, sums: Sequence[Sums]) -> dict[str, Any]:
+def _report(programme: Programme, sums: Sequence[PartTallies]) -> dict[str, Any]:
     """Attributes about networks that are not finite, and a warning where there are any."""
-    broken = sum(part.broken for part in sums)
+    broken = sum(part.nonfinite for part in sums)
     if not broken:
         return {"nonfinite": 0}
-    worst = max(range(len(sums)), key=lambda i: sums[i].broken)
-    part, where = programme.parts[worst], list(sums[worst].where)
+    worst = max(range(len(sums)), key=lambda i: sums[i].nonfinite)
+    part, where = programme.parts[worst], sums[worst].where
     if min(part.networks for part in sums) < 2:
         raise InvalidInput(
             "net",
-            f"{part.net}, of which {sums[worst].broken} networks have numbers that are not finite (indices {where} of "
-            f"seed {part.seed})",
+            f"{part.net}, of which {sums[worst].nonfinite} networks have numbers that are not finite (indices {where} "
+            f"of seed {part.seed})",
             "at least 2 networks with finite kernels and tensors",
             "Reduce C_W or the depth, or use an activation that does not grow as fast.",
         )

@@ -6,16 +6,17 @@ in one place in one order. Added up by index they are the same numbers from any 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
+from widthwise.experiments.accumulation import Chunk, Sums, went_wrong
+from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
@@ -24,20 +25,10 @@ from widthwise.experiments.tally import Tally
 from widthwise.network import Network
 from widthwise.tensors import TENSORS
 
-#: Networks with numbers that are not finite whose places are remembered; all are counted.
-REMEMBERED = 16
 #: Numbers held for a batch of networks: what suits the caches of a processor, and the memory of an accelerator.
 BATCH_NUMBERS = {"cpu": 1 << 22, "gpu": 1 << 28}
 #: Operations in a chunk: about a second of one processor.
 CHUNK_OPERATIONS = 1 << 31
-
-
-class Chunk(NamedTuple):
-    """Networks start, …, stop − 1 of one part."""
-
-    part: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -89,32 +80,50 @@ class Programme:
         fitting = _power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
         return cls(parts, X, batch or fitting, _power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
 
-    def chunks(self, networks: int) -> list[Chunk]:
-        """Chunks of all parts in the order in which they are added up: by range of networks, then by part."""
-        starts = range(0, networks, self.chunk)
-        return [
-            Chunk(part, start, min(start + self.chunk, networks)) for start in starts for part in range(len(self.parts))
-        ]
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for sums to be continued; the number of networks need not be."""
+        parts = self.parts
+        return {
+            "networks' specification": [part.net.to_json() for part in parts],
+            "activation": activation_digest(parts[0].net),
+            "inputs": digest(self.X),
+            "initialisation": [list(part.initialisation) for part in parts],
+            "seed": [part.seed for part in parts],
+            "statistics": [[*part.kernels, *part.tensors] for part in parts],
+            "batch": self.batch,
+            "chunk size": self.chunk,
+        }
 
     def __call__(self, chunk: Chunk) -> Sums:
-        """The sums of one chunk."""
+        """The sums of one chunk. A network with a number that is not finite is left out of all but its count."""
         part = self.parts[chunk.part]
-        sums = Sums.empty(part)
+        kernel_sums, tensor_sums, wrong = Tally(part.net.n), Tally(part.net.n), []
         for start in range(chunk.start, chunk.stop, self.batch):
             # the last batch is filled up, so that one compiled program serves all
             indices = np.arange(start, start + self.batch)
-            kernels, tensors, controls = _observe(part, self.X, indices)
-            kept = min(self.batch, chunk.stop - start)
-            sums.add(indices[:kept], _first(kernels, kept), _first(tensors, kept), controls[:kept])
-        return sums
+            seen = _observe(part, self.X, indices)
+            finite = np.all([_finite_rows(value) for value in jax.tree.leaves(seen)], axis=0)
+            used = finite & (indices < chunk.stop)
+            wrong.append(indices[~finite & (indices < chunk.stop)])
+            kernels, tensors, controls = jax.tree.map(lambda value, used=used: value[used], seen)
+            if kernels:
+                kernel_sums.add(indices[used], kernels, controls[:, :0])
+            if tensors:
+                tensor_sums.add(indices[used], tensors, controls)
+        lost = np.concatenate(wrong)
+        return {
+            **{f"kernels/{name}": value for name, value in kernel_sums.arrays().items()},
+            **{f"tensors/{name}": value for name, value in tensor_sums.arrays().items()},
+            **went_wrong("nonfinite", lost, np.ones(len(lost), bool)),
+        }
+
+
+def _finite_rows(values: np.ndarray) -> Any:
+    return np.isfinite(values.reshape(len(values), -1)).all(axis=1)
 
 
 def _power_of_two(value: float, least: int, most: int) -> int:
     return int(np.clip(2 ** np.floor(np.log2(max(value, 1.0))), least, most))
-
-
-def _first(values: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    return {name: value[:count] for name, value in values.items()}
 
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
@@ -146,22 +155,22 @@ def observe_kernels(net: Network, names: tuple[str, ...], layers, X) -> dict[str
     return jax.vmap(one)(layers)
 
 
-@dataclass
-class Sums:
-    """Sums over networks of one part. K and Θ are plain means; the other tensors have controls (see `Tally`).
-
-    A network with a number that is not finite is left out of all of them: `broken` counts these, `where` holds the
-    indices of the first ones.
-    """
+@dataclass(frozen=True)
+class PartTallies:
+    """All networks of one part. K and Θ are plain means; the other tensors have controls (see `Tally`)."""
 
     kernels: Tally
     tensors: Tally
-    broken: int = 0
-    where: tuple[int, ...] = ()
+    nonfinite: int
+    where: list[int]
 
     @classmethod
-    def empty(cls, part: Part) -> Sums:
-        return cls(Tally(part.net.n), Tally(part.net.n))
+    def of(cls, part: Part, sums: Sums) -> PartTallies:
+        kernels, tensors = [
+            Tally.restored(part.net.n, {key.removeprefix(kind): v for key, v in sums.items() if key.startswith(kind)})
+            for kind in ("kernels/", "tensors/")
+        ]
+        return cls(kernels, tensors, int(sums["nonfinite"]), sums["nonfinite_indices"].tolist())
 
     @property
     def networks(self) -> int:
@@ -172,32 +181,7 @@ class Sums:
         """Blocks that hold networks."""
         return int(max(np.sum(tally.counts > 0) for tally in (self.kernels, self.tensors)))
 
-    def add(self, indices: np.ndarray, kernels: dict, tensors: dict, controls: np.ndarray) -> None:
-        """Take in the networks `indices`, all values with the networks first."""
-        values = (*kernels.values(), *tensors.values(), controls)
-        finite = np.all([np.isfinite(value.reshape(len(indices), -1)).all(axis=1) for value in values], axis=0)
-        if not finite.all():
-            self.broken += int(np.sum(~finite))
-            self.where = (*self.where, *indices[~finite].tolist())[:REMEMBERED]
-            indices, controls = indices[finite], controls[finite]
-            kernels, tensors = ({name: v[finite] for name, v in group.items()} for group in (kernels, tensors))
-        if kernels:
-            self.kernels.add(indices, kernels, controls[:, :0])
-        if tensors:
-            self.tensors.add(indices, tensors, controls)
-
-    def plus(self, other: Sums) -> Sums:
-        """The sums of both; neither is changed, so that an interrupt in the middle does no harm."""
-        kernels, tensors = copy.deepcopy((self.kernels, self.tensors))
-        kernels.merge(other.kernels)
-        tensors.merge(other.tensors)
-        return Sums(kernels, tensors, self.broken + other.broken, (*self.where, *other.where)[:REMEMBERED])
-
     def replicates(self) -> dict[str, np.ndarray]:
         """Every statistic from all networks, then without one block each (see `Tally.replicates`)."""
-        return {
-            name: values
-            for tally in (self.kernels, self.tensors)
-            if tally.sums
-            for name, values in tally.replicates().items()
-        }
+        used = [tally.replicates() for tally in (self.kernels, self.tensors) if tally.sums]
+        return {name: values for found in used for name, values in found.items()}

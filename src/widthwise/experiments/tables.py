@@ -9,7 +9,7 @@ import numpy as np
 
 from widthwise.experiments.correlation import correlation_traces
 from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.programme import Part, Sums
+from widthwise.experiments.programme import Part, PartTallies
 from widthwise.experiments.symmetries import distinct_entries
 from widthwise.experiments.tally import Estimate, jackknife
 from widthwise.tensors import MEANS, PRODUCTS, TENSORS, dimensions
@@ -31,7 +31,7 @@ def cancelled_sizes(part: Part) -> dict[str, float]:
     return {name: part.net.n * math.prod([K] * i + [Theta] * j) for name, (i, j) in powers.items()}
 
 
-def variables_at_one_width(names: Sequence[str], sums: Sequence[Sums], inputs: int, sizes: Sizes) -> Variables:
+def variables_at_one_width(names: Sequence[str], sums: Sequence[PartTallies], inputs: int, sizes: Sizes) -> Variables:
     """NAME, NAME_se and NAME_traces from the sums of every layer."""
     found = [part.replicates() for part in sums]
     variables: Variables = {}
@@ -48,7 +48,7 @@ def variables_at_one_width(names: Sequence[str], sums: Sequence[Sums], inputs: i
 
 
 def extrapolated_variables(
-    names: Sequence[str], widths: Sequence[int], by_width: Sequence[Sequence[Sums]], inputs: int, sizes: Sizes
+    names: Sequence[str], widths: Sequence[int], by_width: Sequence[Sequence[PartTallies]], inputs: int, sizes: Sizes
 ) -> Variables:
     """NAME at infinite width, NAME_slope, NAME_order and NAME_traces, and what was measured as NAME_by_width."""
     found = [[part.replicates() for part in sums] for sums in by_width]

@@ -98,6 +98,26 @@ class Tally:
             self.sums[name] += other.sums[name]
             self.products[name] += other.products[name]
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The sums by name, which may be added to those of other networks; none where there are no networks."""
+        if not self.sums:
+            return {}
+        held = {name: getattr(self, name) for name in ("counts", "control_sums", "control_squares")}
+        held |= {f"sums/{name}": value for name, value in self.sums.items()}
+        return held | {f"products/{name}": value for name, value in self.products.items()}
+
+    @classmethod
+    def restored(cls, n: int, arrays: Mapping[str, np.ndarray]) -> Tally:
+        """The inverse of `arrays`."""
+        tally = cls(n)
+        for key, value in arrays.items():
+            group, _, name = key.partition("/")
+            if name:
+                getattr(tally, group)[name] = value
+            else:
+                setattr(tally, group, value)
+        return tally
+
     def estimates(self) -> dict[str, Estimate]:
         """Every tensor with its standard error."""
         return {name: jackknife(values) for name, values in self.replicates().items()}

@@ -9,9 +9,10 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import NotDifferentiable, TooLarge
+from widthwise.experiments.accumulation import merged
 from widthwise.experiments.tally import Estimate
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import estimates, merged
+from widthwise.experiments.training.moments import estimates
 from widthwise.explorer.settings import Settings
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.network import MLP, GradientDescent, GradientFlow

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized
-from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
 from widthwise.network.text_forms import TextForms
 
@@ -23,6 +22,7 @@ class Network(TextForms):
     Its structure (kinds, widths, activations) is static and hashable; its numbers (C's, λ's, scales) are leaves of a
     pytree, so that functions compiled for one network serve all of the same structure.
 
+    >>> from widthwise.network import Dense
     >>> net = Network([Dense(3, 64, C_W=1.5), "tanh", Dense(64, 64), "gelu", Dense(64, 1)])
     >>> net.depth, net.widths
     (3, (3, 64, 64, 1))
@@ -64,9 +64,8 @@ class Network(TextForms):
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """n_0, …, n_L: features of the inputs, then neurons of layers 1, …, L."""
-        first, signals = self.layers[0], self.signals
-        assert isinstance(first, Dense)
-        return (first.inputs, *(signals[position + 1].width for position in self.numbered))  # pyright: ignore[reportReturnType]
+        behind = (self.signals[position + 1].width for position in self.numbered)
+        return (self.layers[0].inputs, *behind)  # pyright: ignore[reportReturnType, reportAttributeAccessIssue]
 
     @property
     def n(self) -> int:
@@ -81,6 +80,7 @@ class Network(TextForms):
     def up_to(self, layer: int, outputs: int | None = None) -> Network:
         """The network that ends at layer 1, …, L, with its own number of neurons there or another.
 
+        >>> from widthwise.network import Dense
         >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).up_to(2).widths
         (2, 8, 4)
         """
@@ -92,6 +92,7 @@ class Network(TextForms):
     def with_width(self, width: int) -> Network:
         """All hidden widths in proportion, the last of them `width`; inputs and outputs stay.
 
+        >>> from widthwise.network import Dense
         >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).with_width(16).widths
         (2, 32, 16, 1)
         """
@@ -158,7 +159,7 @@ def check_network(net: Any) -> Network:
     return net
 
 
-def equal_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
+def numbered_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
     """Layers cut behind each numbered one."""
     ends = [0, *(position + 1 for position, layer in enumerate(layers) if layer.numbered)]
     return [tuple(layers[start:stop]) for start, stop in pairwise(ends)]

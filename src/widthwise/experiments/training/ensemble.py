@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
+from widthwise.experiments.accumulation import Chunk, Sums, chunks_of, went_wrong
+from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow
-from widthwise.experiments.training.moments import REMEMBERED, Sums, sums_of
+from widthwise.experiments.training.moments import sums_of
 from widthwise.experiments.training.newton import newton_step
 from widthwise.network import Network
 from widthwise.network.algorithms import GradientFlow, NewtonStep
@@ -56,9 +58,34 @@ class Ensemble:
         """k_x y, about which the outputs at the tests are summed: (output, test)."""
         return self.y @ self.known.k.T
 
-    def chunks(self, networks: int) -> list[tuple[int, int]]:
-        """Ranges of networks that are trained side by side."""
-        return [(start, min(start + self.batch, networks)) for start in range(0, networks, self.batch)]
+    @property
+    def parts(self) -> tuple[Network]:
+        return (self.net,)
+
+    @property
+    def chunk(self) -> int:
+        """Networks that are trained side by side."""
+        return self.batch
+
+    def chunks(self, networks: int) -> list[Chunk]:
+        return chunks_of(self, networks)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for sums to be continued; the number of networks need not be."""
+        return {
+            "network": self.net.to_json(),
+            "activation": activation_digest(self.net),
+            "algorithm": repr(self.algorithm),
+            "inputs": digest(self.X),
+            "targets": digest(self.y),
+            "initialisation": repr(self.initialisation),
+            "seed": str(self.seed),
+            "tolerance": repr((self.tolerance, self.accuracy, self.max_steps)),
+            "batch": str(self.batch),
+        }
+
+    def __call__(self, chunk: Chunk) -> Sums:
+        return train_chunk(self, chunk)
 
 
 def fitting_batch(net: Network, inputs: int, tests: int) -> int:
@@ -82,7 +109,7 @@ def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: 
     return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
 
 
-def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
+def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
     """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
 
     Networks that did not converge count in the sums; those with a number that is not finite cannot.
@@ -94,7 +121,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
     >>> int(found["counts"].sum()), int(found["unconverged"])
     (3, 0)
     """
-    start, stop = chunk
+    *_, start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
     layers, keys = _draw(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
@@ -107,9 +134,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, int]) -> Sums:
     estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
     found = sums_of(indices[finite], estimates, plain, controls)
     found["steps"] = np.array(float(steps.sum()))
-    for name, wrong in (("unconverged", finite & ~converged), ("nonfinite", ~finite)):
-        found[name], found[f"{name}_indices"] = np.array(wrong.sum()), indices[wrong][:REMEMBERED]
-    return found
+    return found | went_wrong("unconverged", indices, finite & ~converged) | went_wrong("nonfinite", indices, ~finite)
 
 
 def _finite(rows: np.ndarray) -> Any:

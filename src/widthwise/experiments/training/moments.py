@@ -6,14 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from widthwise.experiments.accumulation import Sums
 from widthwise.experiments.tally import Estimate, contract, jackknife, leaving_one_out, regression
 
 #: Network i belongs to block i mod BLOCKS; errors come from leaving out one block at a time.
 BLOCKS = 64
-#: Indices of networks that went wrong which are remembered; all are counted.
-REMEMBERED = 16
-
-Sums = dict[str, np.ndarray]
 
 
 def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], controls) -> Sums:
@@ -37,16 +34,6 @@ def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[
             if kind == "sum":
                 found[f"product:{name}"] = contract(controls, flat)
     return found
-
-
-def merged(one: Sums | None, other: Sums) -> Sums:
-    """Sums over both sets of networks, neither of which is changed. `…_indices` are joined, up to REMEMBERED."""
-    if one is None:
-        return other
-    return {
-        name: np.concatenate([one[name], value])[:REMEMBERED] if name.endswith("_indices") else one[name] + value
-        for name, value in other.items()
-    }
 
 
 def estimates(sums: Sums) -> dict[str, Estimate]:

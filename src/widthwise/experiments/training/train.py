@@ -6,8 +6,6 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import closing
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,15 @@ import xarray as xr
 
 from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
-from widthwise.experiments.engines import run_chunks
+from widthwise.experiments.accumulation import Sums, accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import BLOCKS, Sums, estimates, merged
-from widthwise.experiments.training.saving import SavedSums
+from widthwise.experiments.training.ensemble import Ensemble
+from widthwise.experiments.training.moments import BLOCKS, estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
-from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label
 
 Algorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
@@ -111,43 +107,9 @@ def train(
         max_steps=check_integer("max_steps", max_steps, 1),
         initialisation=check_initialisation(net, initialisation),
     )
-    sums, interrupted = _run(ensemble, networks, engine, checkpoint, progress)
+    (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
-
-
-def _run(ensemble: Ensemble, networks: int, engine: Any, path: Any, progress: bool | None) -> tuple[Sums, bool]:
-    """Sums over all networks, and whether Ctrl-C cut them short."""
-    saved = None if path is None else SavedSums(path, ensemble)
-    done, sums = (0, None) if saved is None else saved.load()
-    # a checkpoint holds whole chunks only, so that a later run may go on to more networks
-    whole = networks // ensemble.batch * ensemble.batch
-    if done > whole:
-        raise InvalidInput(
-            "checkpoint",
-            f"{str(path)!r}, which holds {done} networks already",
-            f"one with at most the {networks} that are asked for",
-            f"Ask for networks={done} or more, or name another file.",
-        )
-    chunks, interrupted = [chunk for chunk in ensemble.chunks(networks) if chunk[0] >= done], False
-    results = run_chunks(partial(train_chunk, ensemble), chunks, engine)
-    try:
-        with DelayedProgress("networks", progress) as bar, closing(results):  # pyright: ignore[reportArgumentType]
-            for (_, stop), result in zip(chunks, results, strict=True):
-                done, sums = stop, merged(sums, result)
-                if saved is not None and done <= whole:
-                    saved.save(done, sums, now=done == whole)
-                bar(done, networks)
-    except KeyboardInterrupt:
-        if done < 2:
-            raise
-        interrupted = True
-        warnings.warn(f"train: interrupted after {done} of {networks} networks", stacklevel=3)
-    finally:
-        if saved is not None and sums is not None and done < whole:
-            saved.save(done, sums, now=True)
-    assert sums is not None
-    return sums, interrupted
 
 
 def _report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:

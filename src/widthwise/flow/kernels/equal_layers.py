@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from widthwise.network.layered import equal_blocks
+from widthwise.network.layered import numbered_blocks
 from widthwise.network.layers.base import Layer, role_fields
 
 #: Layers up to a numbered one, each with its numbers stacked over equal blocks.
@@ -24,7 +24,7 @@ def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[Run, ...]
     >>> [len(run) for run in runs_of(MLP([2, 8, 8, 8, 1], "tanh").layers)]
     [1, 2]
     """
-    blocks = [tuple(map(_without_widths, block)) for block in equal_blocks(layers)]
+    blocks = [tuple(map(_without_widths, block)) for block in numbered_blocks(layers)]
     equal = [list(group) for _, group in groupby(blocks, key=jax.tree.structure)]
     return tuple(jax.tree.map(lambda *numbers: np.array(numbers, dtype), *group) for group in equal)
 
