@@ -112,7 +112,7 @@ class Network(TextForms):
         if not isinstance(data, Mapping) or set(data) != {"layers"} or not isinstance(data["layers"], list):
             got = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
             raise InvalidInput("network", got, "a table with the key layers, a list")
-        return cls([layer_from(layer, activations or {}) for layer in data["layers"]])
+        return cls([layer_from(layer, {} if activations is None else activations) for layer in data["layers"]])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):

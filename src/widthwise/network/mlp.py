@@ -173,7 +173,7 @@ class MLP(Conventions, Network):
         if unknown or missing:
             problem = f"unknown key {unknown[0]!r}" if unknown else f"no key {missing[0]!r}"
             raise InvalidInput("network", problem, f"the keys {', '.join(FIELDS)} (the first two required)")
-        own, names = activations or {}, data["activation"]
+        own, names = {} if activations is None else activations, data["activation"]
         several = isinstance(names, list | tuple)
         sigmas = [own.get(name, name) for name in names] if several else own.get(names, names)
         return cls(**(dict(data) | {"activation": sigmas}))
