@@ -16,9 +16,9 @@ import time
 import jax
 import numpy as np
 
-from widthwise.experiments.accumulation import merged
 from widthwise.experiments.estimators import check_names, observe_batch
 from widthwise.experiments.extrapolation import extrapolate
+from widthwise.experiments.network_sums import merged
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tally import Tally
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.estimators import check_names, draw_batch, observe_drawn
-from widthwise.experiments.programme import Chunk, Part, Programme, observe_kernels
+from widthwise.experiments.network_sums import Chunk
+from widthwise.experiments.programme import Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.network import MLP

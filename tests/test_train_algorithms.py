@@ -9,8 +9,8 @@ import pytest
 from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, start_of
 
 import widthwise as ww
-from widthwise.experiments.accumulation import merged
 from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.network_sums import merged
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
 from widthwise.experiments.training.descent import descend

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.experiments.accumulation import Chunk, Sums, went_wrong
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
+from widthwise.experiments.network_sums import Chunk, Sums, went_wrong
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import conditional_kernel, forward, tangent_kernel
 from widthwise.experiments.tally import Tally

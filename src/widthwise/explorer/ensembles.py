@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import NotDifferentiable, TooLarge
-from widthwise.experiments.accumulation import merged
+from widthwise.experiments.network_sums import merged
 from widthwise.experiments.tally import Estimate
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import estimates

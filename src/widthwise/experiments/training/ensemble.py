@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.experiments.accumulation import Chunk, Sums, chunks_of, went_wrong
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
+from widthwise.experiments.network_sums import Chunk, Sums, chunks_of, went_wrong
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from widthwise.experiments.accumulation import Sums
+from widthwise.experiments.network_sums import Sums
 from widthwise.experiments.tally import Estimate, contract, jackknife, leaving_one_out, regression
 
 #: Network i belongs to block i mod BLOCKS; errors come from leaving out one block at a time.

@@ -13,8 +13,9 @@ import xarray as xr
 
 from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
-from widthwise.experiments.accumulation import Sums, accumulate
+from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
+from widthwise.experiments.network_sums import Sums
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.moments import BLOCKS, estimates
 from widthwise.memory import require_memory
