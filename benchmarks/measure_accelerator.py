@@ -24,6 +24,7 @@ from widthwise.experiments.estimators import check_names, draw_batch, observe_dr
 from widthwise.experiments.network_sums import Chunk
 from widthwise.experiments.programme import Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
+from widthwise.experiments.sampler import on_device
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent, GradientFlow
@@ -81,14 +82,14 @@ def measured(kind: str, width: int, batch: int, peak: tuple[float, float]) -> li
     if part.cost(len(X))[0] * batch > ROOM:
         return None
     indices, inputs = jnp.arange(batch), jnp.asarray(X)
-    layers, signs = draw_batch(net, 1, 0, indices)
-    given = (net, names, layers, signs, inputs, ref) if names else (net, kernels, layers, inputs)
+    layers, signs, there = *draw_batch(net, 1, 0, indices), on_device(net)
+    given = (there, names, layers, signs, inputs, ref) if names else (there, kernels, layers, inputs)
     observe = observe_drawn if names else observe_kernels
     operations, moved = work(observe, *given)
 
     def once():
         layers, signs = draw_batch(net, 1, 0, indices)
-        return observe_drawn(net, names, layers, signs, inputs, ref) if names else observe(*given[:2], layers, inputs)
+        return observe_drawn(there, names, layers, signs, inputs, ref) if names else observe(*given[:2], layers, inputs)
 
     first, each = seconds_of(once)
     seen = seconds_of(lambda: observe(*given))[1]

@@ -20,7 +20,7 @@ from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.network_sums import Chunk, Sums, went_wrong
 from widthwise.experiments.reference import Reference
-from widthwise.experiments.sampler import conditional_kernel, forward, tangent_kernel
+from widthwise.experiments.sampler import conditional_kernel, forward, on_device, tangent_kernel
 from widthwise.experiments.tally import Tally
 from widthwise.network import Network
 from widthwise.tensors import TENSORS
@@ -130,14 +130,13 @@ def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
     """Kernels, tensors and controls of networks, as numpy arrays with the networks first."""
     layers, signs = draw_batch(part.net, 1, part.seed, indices, part.initialisation)
     inputs = jnp.asarray(X)
-    kernels = observe_kernels(part.net, part.kernels, layers, inputs) if part.kernels else {}
+    net = on_device(part.net)
+    kernels = observe_kernels(net, part.kernels, layers, inputs) if part.kernels else {}
     tensors, controls = {}, np.zeros((len(indices), 0))
     if part.tensors:
         assert part.reference is not None
         gaussian = is_gaussian(part.initialisation)
-        tensors, controls = observe_drawn(
-            part.net, part.tensors, layers, signs, inputs, part.reference, gaussian=gaussian
-        )
+        tensors, controls = observe_drawn(net, part.tensors, layers, signs, inputs, part.reference, gaussian=gaussian)
     as_numpy = partial(jax.tree.map, np.asarray)
     return as_numpy(kernels), as_numpy(tensors), np.asarray(controls)
 

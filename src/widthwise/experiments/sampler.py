@@ -6,6 +6,7 @@ list with one entry for each layer that has any.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -31,6 +32,12 @@ def with_parameters(net: Network) -> list[Layer]:
 def drawn_alike(net: Network) -> Network:
     """A network with the same parameters whose program for drawing them serves other activations too."""
     return Network([layer for layer in net.layers if not isinstance(layer, Elementwise)])
+
+
+@lru_cache(maxsize=64)
+def on_device(net: Network) -> Network:
+    """The same with its numbers where programs run: not sent there again with every call."""
+    return jax.tree.map(jnp.asarray, net)
 
 
 def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None = None) -> Parameters:

@@ -14,7 +14,7 @@ from widthwise.devices import by_device
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.network_sums import Chunk, Sums, chunks_of, went_wrong
-from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, sample_parameters
+from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
 from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow
@@ -124,11 +124,11 @@ def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
     *_, start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
-    layers, keys = _draw(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
+    layers, keys = _draw(on_device(drawn_alike(what.net)), what.initialisation, what.seed, jnp.asarray(padded))
     how = (what.tolerance, what.accuracy, what.max_steps)
     seen, steps, converged = jax.tree.map(
         lambda value: np.asarray(value)[: len(indices)],
-        _train(what.net, what.algorithm, how, layers, keys, what.X, what.y, what.known),
+        _train(on_device(what.net), what.algorithm, how, layers, keys, what.X, what.y, what.known),
     )
     finite = np.all([_finite(rows) for rows in jax.tree.leaves(seen)], axis=0)
     estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
