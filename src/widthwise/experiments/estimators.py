@@ -40,7 +40,7 @@ from widthwise.experiments.fluctuations import Moments, fluctuations
 from widthwise.experiments.initialisations import in_a_row
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
-from widthwise.experiments.sampler import drawn_alike, forward, network_key, on_device, sample_parameters
+from widthwise.experiments.sampler import drawn_alike, forward, network_key, sample_parameters
 from widthwise.network import MLP, Network
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, TENSORS, WITHOUT_THETA
 
@@ -145,7 +145,7 @@ def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: 
 
 def draw_batch(net: Network, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
     """Parameters and signs of probes of the networks `indices` of a seed, along a first axis."""
-    return _draw(on_device(drawn_alike(net)), probes, initialisation, seed, jnp.asarray(indices))
+    return _draw(drawn_alike(net), probes, initialisation, seed, jnp.asarray(indices))
 
 
 @partial(jax.jit, static_argnums=(1, 2))

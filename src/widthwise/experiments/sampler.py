@@ -29,9 +29,10 @@ def with_parameters(net: Network) -> list[Layer]:
     return [layer for layer in net.layers if has_parameters(layer)]
 
 
+@lru_cache(maxsize=64)
 def drawn_alike(net: Network) -> Network:
-    """A network with the same parameters whose program for drawing them serves other activations too."""
-    return Network([layer for layer in net.layers if not isinstance(layer, Elementwise)])
+    """A network with the same parameters whose program for drawing them serves other activations; see `on_device`."""
+    return on_device(Network([layer for layer in net.layers if not isinstance(layer, Elementwise)]))
 
 
 @lru_cache(maxsize=64)

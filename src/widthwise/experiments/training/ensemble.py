@@ -124,7 +124,7 @@ def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
     *_, start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
-    layers, keys = _draw(on_device(drawn_alike(what.net)), what.initialisation, what.seed, jnp.asarray(padded))
+    layers, keys = _draw(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
     how = (what.tolerance, what.accuracy, what.max_steps)
     seen, steps, converged = jax.tree.map(
         lambda value: np.asarray(value)[: len(indices)],
