@@ -16,7 +16,7 @@ import time
 import jax
 import numpy as np
 
-from widthwise.experiments.estimators import check_names, observe_batch
+from widthwise.experiments.estimators import check_statistics, observe_batch
 from widthwise.experiments.extrapolation import extrapolate
 from widthwise.experiments.network_sums import merged
 from widthwise.experiments.reference import reference
@@ -59,7 +59,7 @@ def tensor_case(activation: str, depth: int, inputs: int, widths, networks: int,
     for n in widths:
         net = network(activation, depth, n, 2)
         tally, ref = Tally(net.n), reference(net, X[:inputs])
-        names = check_names(net.activation, CORRECTIONS)
+        names = check_statistics(net.activation, CORRECTIONS)
         for start in range(0, networks, batch):
             indices = np.arange(start, start + batch)
             tally.add(indices, *observe_batch(net, n, indices, X[:inputs], names, ref))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.experiments.estimators import check_names, draw_batch, observe_drawn
+from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
 from widthwise.experiments.network_sums import Chunk
 from widthwise.experiments.programme import Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
@@ -75,7 +75,7 @@ def work(function: Any, *arguments: Any) -> tuple[float, float]:
 def measured(kind: str, width: int, batch: int, peak: tuple[float, float]) -> list[str] | None:
     """A row: networks a second for one kind of statistics; None where the batch does not fit."""
     net, X = network(width), INPUTS[:4]
-    names = check_names(net.activation, KINDS[kind]) if KINDS[kind] else ()
+    names = check_statistics(net.activation, KINDS[kind]) if KINDS[kind] else ()
     ref = reference(net, X)
     kernels = () if names else ("Theta",)
     part = Part(net, 0, kernels, names, ref if names else None, ("gaussian",) * net.depth)

@@ -18,7 +18,7 @@ from widthwise.inference.tiled import quadruple_tiles as tiles
 from widthwise.inference.tiled.skeleton import evenly_spread, skeleton
 from widthwise.inference.trained import einsum
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_output import Weights
+from widthwise.inference.trained.trained_output import TermWeights
 from widthwise.network.algorithms import NewtonStep
 
 RNG = np.random.default_rng(5)
@@ -77,7 +77,7 @@ class TestEquality:
             assert worst(full, tiled, name) < 1e-12, name
 
     def test_more_rates_than_are_looked_at(self, monkeypatch):
-        """Weights are read off some of the rates; with few of them the same comparison is far off."""
+        """TermWeights are read off some of the rates; with few of them the same comparison is far off."""
         rng = np.random.default_rng(3)
         net = ww.MLP([6, 64, 1], "tanh", C_b=0.1, C_W=1.4, lambda_b=0.3)
         X, y, tests = rng.normal(size=(12, 6)), rng.normal(size=12), rng.normal(size=(1, 6))
@@ -161,9 +161,9 @@ class TestPieces:
 
     @pytest.mark.parametrize("clock", [Clock(0.0, None), Clock(0.0, 40.0), Clock(0.4, None), Clock(0.4, 30)], ids=repr)
     def test_few_rates_stand_for_all(self, clock):
-        """Weights over 60 rates that span five orders of magnitude, from less than half of them."""
+        """TermWeights over 60 rates that span five orders of magnitude, from less than half of them."""
         rates = np.geomspace(4e-5, 4.0, 60)
-        weights = Weights(clock, {"a": rates[::20], "p": rates[::12], "q": rates[::12], "r": rates}, 1, False).ddH()
+        weights = TermWeights(clock, {"a": rates[::20], "p": rates[::12], "q": rates[::12], "r": rates}, 1, False).ddH()
         sample = np.concatenate([values.reshape(-1, len(rates)) for values in weights.values()])
         found = skeleton(sample)
         assert len(found.chosen) < 30

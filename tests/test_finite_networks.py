@@ -12,7 +12,7 @@ import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.experiments.differentials import bend, chain, differentials, move, second_derivative
 from widthwise.experiments.estimators import (
-    check_names,
+    check_statistics,
     observe_batch,
     observe_tensors,
     probe_signs,
@@ -43,7 +43,7 @@ def network(activation, depth, n):
 
 def tally(net, inputs, networks, seed, names=CORRECTIONS, batch=50):
     result, ref = Tally(net.n), reference(net, inputs)
-    names = check_names(net.activation, names)
+    names = check_statistics(net.activation, names)
     for start in range(0, networks, batch):
         indices = np.arange(start, start + batch)
         result.add(indices, *observe_batch(net, seed, indices, inputs, names, ref))
@@ -273,7 +273,7 @@ observe = jax.jit(observe_tensors, static_argnums=(0, 3), static_argnames="gauss
 
 def test_a_repeated_input_repeats_entries_and_a_vanishing_one_is_no_exception():
     net = ww.MLP([3, 16, 16, 1], "tanh", 0.0, 1.5, 0.2, 1.0)
-    key, names = network_key(1, 0), check_names(net.activation, ["V", "D", "A", "F"])
+    key, names = network_key(1, 0), check_statistics(net.activation, ["V", "D", "A", "F"])
     layers, signs = sample_parameters(net, key), probe_signs(net, key)
     once, twice, with_zero = (
         observe(net, layers, inputs, names, reference(net, inputs), signs).tensors
@@ -287,7 +287,7 @@ def test_a_repeated_input_repeats_entries_and_a_vanishing_one_is_no_exception():
 
 def test_networks_are_those_of_the_sampler_whatever_the_batch():
     net = network("tanh", 3, 12)
-    names, ref, key = check_names(net.activation, CORRECTIONS), reference(net, TWO), network_key(6, 499)
+    names, ref, key = check_statistics(net.activation, CORRECTIONS), reference(net, TWO), network_key(6, 499)
     one = observe_batch(net, 6, np.arange(500), TWO, names, ref)
     other = observe_batch(net, 6, np.arange(998, 498, -1), TWO, names, ref)
     assert one.controls.shape == (500, 2 * 6)
@@ -374,8 +374,8 @@ def test_few_networks_are_not_fitted_with_controls():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: check_names(ww.MLP([1, 1], "tanh").activation, ["W"]), InvalidInput, "tensors: got 'W'; expected one of A, B"),
-        (lambda: check_names(ww.MLP([1, 1], "relu").activation, ["P"]), NotDifferentiable, "P for relu, whose derivative of order 1 jumps"),
+        (lambda: check_statistics(ww.MLP([1, 1], "tanh").activation, ["W"]), InvalidInput, "tensors: got 'W'; expected one of A, B"),
+        (lambda: check_statistics(ww.MLP([1, 1], "relu").activation, ["P"]), NotDifferentiable, "P for relu, whose derivative of order 1 jumps"),
         (lambda: fluctuations(ww.MLP([3, 1, 1], "tanh"), [], TWO, None), InvalidInput, r"hidden widths \[1\]; expected at least 2 neurons"),
         (lambda: Tally(4, blocks=1), InvalidInput, "blocks: got 1; expected at least 2"),
         (lambda: Tally(4).merge(Tally(5)), InvalidInput, "other: got n=5, blocks=64; expected n=4, blocks=64"),

@@ -13,7 +13,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.network_sums import Job, Sums, chunks_of, merged
+from widthwise.experiments.network_sums import NetworkJob, Sums, chunks_of, merged
 from widthwise.progress import DelayedProgress
 
 #: Of the arrays in a saved run.
@@ -21,7 +21,7 @@ FORMAT = 2
 
 
 def accumulate(
-    job: Job, networks: int, engine: Any, path: str | os.PathLike | None, progress: bool | None, who: str
+    job: NetworkJob, networks: int, engine: Any, path: str | os.PathLike | None, progress: bool | None, who: str
 ) -> tuple[list[Sums], bool]:
     """The sums of every part, and whether Ctrl-C cut them short."""
     chunks, parts = chunks_of(job, networks), len(job.parts)

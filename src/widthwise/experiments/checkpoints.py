@@ -23,13 +23,13 @@ from widthwise.network import Network
 #: Seconds between two writings.
 INTERVAL = 5.0
 #: What tells two runs apart in few words.
-SHOWN = ("initialisation", "seed", "statistics", "batch", "chunk size")
+SHOWN_KEYS = ("initialisation", "seed", "statistics", "batch", "chunk size")
 
 
 class SavedRun:
     """Arrays of a run that is not finished, with what the run was `about`: a file continues no other run.
 
-    A refusal prints the two values of the keys `SHOWN`.
+    A refusal prints the two values of the keys `SHOWN_KEYS`.
     """
 
     def __init__(self, path: str | os.PathLike, about: dict[str, Any]):
@@ -86,7 +86,7 @@ class SavedRun:
 
     def _listed(self, keys: list[str], there: dict[str, Any]) -> str:
         def one(key: str) -> str:
-            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in SHOWN else key
+            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in SHOWN_KEYS else key
 
         return ", ".join(one(key) for key in keys)
 

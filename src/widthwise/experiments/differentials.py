@@ -19,26 +19,26 @@ from widthwise.experiments.layer_passes import Weights, features
 from widthwise.experiments.sampler import backward
 from widthwise.network import MLP
 
-Layers = list[jax.Array]
+ByLayer = list[jax.Array]
 
 
-class Chain(NamedTuple):
+class LayerChain(NamedTuple):
     """A network at its parameters, one entry per weight layer; derivatives of σ at its hidden layers."""
 
-    weights: Layers  # W (neurons, incoming)
-    incoming: Layers  # s_a (a, incoming)
-    features: Layers  # λ_b + (λ_W/n) s_a·s_b (a, b)
+    weights: ByLayer  # W (neurons, incoming)
+    incoming: ByLayer  # s_a (a, incoming)
+    features: ByLayer  # λ_b + (λ_W/n) s_a·s_b (a, b)
     rates: list[float]  # λ_W/n
     sigma: list[tuple[jax.Array, ...]]  # σ', σ'', … (a, neurons)
-    signals: Layers  # δ_ia = ∂z_ia/∂h_a (i, a, neurons)
+    signals: ByLayer  # δ_ia = ∂z_ia/∂h_a (i, a, neurons)
 
 
 class Motion(NamedTuple):
     """What moves along directions v_jb whose signals are `along`: ds of s_a and dh of h_a, each (j, b, a, neurons)."""
 
-    along: Layers
-    ds: Layers
-    dh: Layers
+    along: ByLayer
+    ds: ByLayer
+    dh: ByLayer
 
 
 class Bent(NamedTuple):
@@ -47,10 +47,10 @@ class Bent(NamedTuple):
     `signals` is dδ_ia and `below` d(Wᵀδ_ia), each (i, a, k, c, neurons).
     """
 
-    of: Layers
+    of: ByLayer
     motion: Motion
-    signals: Layers
-    below: Layers
+    signals: ByLayer
+    below: ByLayer
 
 
 class Differentials(NamedTuple):
@@ -62,7 +62,7 @@ class Differentials(NamedTuple):
     ddII: jax.Array  # (i, j, k, m, a, b, c, d)
 
 
-def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> Chain:
+def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> LayerChain:
     """Forward and backward pass, with derivatives of σ up to `orders`. The last layer may have any number of rows."""
     _, incoming, preactivations, signals = backward(net, layers, X)
     sigma = [
@@ -71,10 +71,10 @@ def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> Chain:
     ]
     rates = [layer.lambda_W / layer.inputs for layer in net.dense]
     overlaps = [features(layer, s, s) for layer, s in zip(net.dense, incoming, strict=True)]
-    return Chain([layer.W for layer in layers], incoming, overlaps, rates, sigma, signals)
+    return LayerChain([layer.W for layer in layers], incoming, overlaps, rates, sigma, signals)
 
 
-def move(c: Chain, along: Layers) -> Motion:
+def move(c: LayerChain, along: ByLayer) -> Motion:
     """First derivatives along v_jb. The last dh is Ĥ: dh[j, b, a, i] = Ĥ_ij;ab."""
     ds, dh = [jnp.zeros((*along[0].shape[:2], *c.incoming[0].shape))], []
     for layer, W in enumerate(c.weights):
@@ -84,7 +84,7 @@ def move(c: Chain, along: Layers) -> Motion:
     return Motion(along, ds, dh)
 
 
-def move_twice(c: Chain, motion: Motion) -> tuple[Layers, Layers]:
+def move_twice(c: LayerChain, motion: Motion) -> tuple[ByLayer, ByLayer]:
     """Second derivatives of s_a and h_a along v_jb and v_kc, both of one motion: each (j, b, k, c, a, neurons).
 
     The last one of h is dĤ: [j, b, k, c, a, i] is dĤ_ijk;abc.
@@ -102,7 +102,7 @@ def move_twice(c: Chain, motion: Motion) -> tuple[Layers, Layers]:
     return dds, ddh
 
 
-def bend(c: Chain, of: Layers, motion: Motion) -> Bent:
+def bend(c: LayerChain, of: ByLayer, motion: Motion) -> Bent:
     """First derivatives of the signals δ_ia = `of` along the directions of a motion."""
     bent, below = [jnp.zeros((*of[0].shape[:2], *motion.along[-1].shape))], []
     for layer in reversed(range(1, len(c.weights))):
@@ -114,7 +114,7 @@ def bend(c: Chain, of: Layers, motion: Motion) -> Bent:
     return Bent(of, motion, bent, below)
 
 
-def bend_twice(c: Chain, bent: Bent, ddh: Layers) -> Layers:
+def bend_twice(c: LayerChain, bent: Bent, ddh: ByLayer) -> ByLayer:
     """Second derivatives of the signals δ_ia along v_kc and v_md of the motion: each (i, a, k, c, m, d, neurons)."""
     along = bent.motion.along
     result = [jnp.zeros((*bent.of[0].shape[:2], *along[-1].shape[:2], *along[-1].shape))]
@@ -137,7 +137,7 @@ def _by_input(moved):
     return jnp.transpose(moved, (2, 0, 1, 3))
 
 
-def second_derivative(c: Chain, bent: Bent, along: Layers) -> jax.Array:
+def second_derivative(c: LayerChain, bent: Bent, along: ByLayer) -> jax.Array:
     """d²z_ia[v_jb, v_kc], that is dĤ_ijk;abc: (j, b) the directions of `bent`, (k, c) those of `along`."""
     parts = []
     for layer, rate in enumerate(c.rates):
@@ -148,7 +148,7 @@ def second_derivative(c: Chain, bent: Bent, along: Layers) -> jax.Array:
     return _total(parts)
 
 
-def third_derivative(c: Chain, along: Layers, bent: Bent, twice: Layers, dds: Layers) -> jax.Array:
+def third_derivative(c: LayerChain, along: ByLayer, bent: Bent, twice: ByLayer, dds: ByLayer) -> jax.Array:
     """d³z_ia[v_jb, v_kc, v_md], that is ddIĤ_ijkm;abcd: (j, b) those of `along`, (k, c) and (m, d) those of `bent`."""
     parts = []
     for layer, rate in enumerate(c.rates):
@@ -166,7 +166,7 @@ def third_derivative(c: Chain, along: Layers, bent: Bent, twice: Layers, dds: La
     return _total(parts)
 
 
-def curvature_product(c: Chain, left: Bent, right: Bent) -> jax.Array:
+def curvature_product(c: LayerChain, left: Bent, right: Bent) -> jax.Array:
     """Σ λ (∂²z_ia v_kc)(∂²z_jb v_md), that is ddIIĤ_ijkm;abcd: i, a, k, c from `left` and j, b, m, d from `right`."""
     parts = []
     for layer, rate in enumerate(c.rates):

@@ -10,7 +10,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.engines import AHEAD, Run, Shipped, Task, in_order
 
 #: Seconds to wait for a scheduler, and for its first worker.
-PATIENCE = 10.0
+CLUSTER_PATIENCE = 10.0
 
 
 def connect(address: str) -> Run:
@@ -18,11 +18,11 @@ def connect(address: str) -> Run:
     distributed = _distributed()
     start = f"`dask scheduler --port PORT` starts one, and `dask worker {address}` on each machine a worker."
     try:
-        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+        client = distributed.Client(address, timeout=CLUSTER_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InvalidInput(
             "engine",
-            f"{address!r}, where no Dask scheduler answered within {PATIENCE:g} s ({_first_line(error)})",
+            f"{address!r}, where no Dask scheduler answered within {CLUSTER_PATIENCE:g} s ({_first_line(error)})",
             "the address of a running scheduler",
             start,
         ) from error
@@ -55,12 +55,12 @@ def _distributed() -> Any:
 
 def _with_workers(client: Any) -> Any:
     try:
-        client.wait_for_workers(1, timeout=PATIENCE)
+        client.wait_for_workers(1, timeout=CLUSTER_PATIENCE)
     except TimeoutError as error:
         address = client.scheduler.address
         raise InvalidInput(
             "engine",
-            f"the scheduler at {address}, which had no worker within {PATIENCE:g} s",
+            f"the scheduler at {address}, which had no worker within {CLUSTER_PATIENCE:g} s",
             "a scheduler with workers",
             f"`dask worker {address}` starts one.",
         ) from error

@@ -28,7 +28,7 @@ Run = Callable[[Task, Sequence[Any]], Iterator[Any]]
 #: Chunks handed out ahead of the one that is waited for, for each worker.
 AHEAD = 3
 #: Processes may die this many times before any further chunk is done.
-PATIENCE = 3
+BROKEN_POOLS = 3
 
 
 def run_chunks(
@@ -116,10 +116,10 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Iterator[A
                 yield result
         except BrokenProcessPool as error:
             broken += 1
-            if broken == PATIENCE:
+            if broken == BROKEN_POOLS:
                 raise InvalidInput(
                     "engine",
-                    f"{workers} processes that ended {PATIENCE} times in a row before a chunk was done",
+                    f"{workers} processes that ended {BROKEN_POOLS} times in a row before a chunk was done",
                     "processes that can start and have the memory for a chunk each",
                     "A script that uses several processes must keep its own work under `if __name__ == '__main__':`. "
                     "If it does, try fewer processes.",

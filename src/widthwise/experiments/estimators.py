@@ -36,7 +36,7 @@ from widthwise.experiments.differentials import (
     second_derivative,
     third_derivative,
 )
-from widthwise.experiments.fluctuations import Moments, fluctuations
+from widthwise.experiments.fluctuations import Fluctuations, fluctuations
 from widthwise.experiments.initialisations import in_a_row
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
@@ -55,13 +55,13 @@ class Observation(NamedTuple):
     controls: jax.Array
 
 
-def check_names(
+def check_statistics(
     activations: Activation | Iterable[Activation], names: Iterable[str], argument: str = "tensors"
 ) -> tuple[str, ...]:
     """Names by their `derivatives`, with the means that V, D, A need; refuses what does not exist (theory §1, Kinks).
 
     >>> from widthwise.activations import resolve
-    >>> check_names(resolve("tanh"), ["D", "B"])
+    >>> check_statistics(resolve("tanh"), ["D", "B"])
     ('G1', 'H1', 'B', 'D')
     """
     wanted = set()
@@ -97,7 +97,7 @@ def observe_tensors(
     *,
     gaussian: bool = True,
 ) -> Observation:
-    """One network's estimates of the tensors `names` (from `check_names`) at the output layer.
+    """One network's estimates of the tensors `names` (from `check_statistics`) at the output layer.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def connected(means: Mapping[str, Any], n: int) -> dict[str, Any]:
     return result
 
 
-def _kernel_tensors(n: int, inputs: int, moments: Moments, names: tuple[str, ...]) -> dict[str, jax.Array]:
+def _kernel_tensors(n: int, inputs: int, moments: Fluctuations, names: tuple[str, ...]) -> dict[str, jax.Array]:
     """G1, H1 from E[δ] and V, D, A from E[δδᵀ], laid out over inputs."""
     number = pair_number(inputs)
     count = inputs * (inputs + 1) // 2

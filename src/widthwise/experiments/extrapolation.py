@@ -52,7 +52,7 @@ def extrapolate(widths: Sequence[int], replicates: Sequence[np.ndarray]) -> Extr
     trend = _combine(linear[1], measured)
     order = Estimate(np.array(np.nan), np.array(np.nan))
     if len(n) > 2 and np.any(np.abs(trend.value) > SIGNIFICANT * trend.error):
-        order = _order(n, weights, replicates)
+        order = _fitted_order(n, weights, replicates)
     return Extrapolated(value, slope, order, fit[0])
 
 
@@ -68,7 +68,7 @@ def _combine(row: np.ndarray, measured: Sequence[Estimate]) -> Estimate:
     return Estimate(np.asarray(value), np.sqrt(square))
 
 
-def _order(n: np.ndarray, weights: np.ndarray, replicates: Sequence[np.ndarray]) -> Estimate:
+def _fitted_order(n: np.ndarray, weights: np.ndarray, replicates: Sequence[np.ndarray]) -> Estimate:
     """p of the least-squares fit y_e + c_e n^−p, one p for all entries e; its error from leaving out blocks.
 
     With y and c eliminated, the sum of squares is tr Q(p)C, where C = Σ_e y_e y_eᵀ over widths.

@@ -30,10 +30,10 @@ from widthwise.experiments.sampler import forward
 from widthwise.network import MLP
 
 #: Inputs whose remaining variance is below this fraction count as parallel in x⁰.
-PARALLEL = 1e-9
+PARALLEL_SHARE = 1e-9
 
 
-class Moments(NamedTuple):
+class Fluctuations(NamedTuple):
     """One network's unbiased estimates of E[δ] and E[δδᵀ], over the pairs of Ĝ and after them those of Ω̂.
 
     `controls` are numbers that follow the network's luck and whose mean is exactly zero: δ − m of layers 2..L, or where
@@ -47,7 +47,7 @@ class Moments(NamedTuple):
 
 def fluctuations(
     net: MLP, layers: list[Weights], X, ref: Reference, *, tangent: bool = True, controlled: bool = True
-) -> Moments:
+) -> Fluctuations:
     """One network's estimates of E[δ] and E[δδᵀ] at the output layer. Its last weights are not used.
 
     `tangent=False` leaves Ω̂ out, and its matrix products. `controlled=False` gives δ and δδᵀ themselves, right for
@@ -70,14 +70,14 @@ def fluctuations(
     size = len(pairs(len(X))[0]) * (1 + tangent)
     delta, mean, square, controls = jnp.zeros(size), jnp.zeros(size), jnp.zeros((size, size)), []
     for layer in range(1, net.depth):
-        step = _Step.of(net, layer, preactivations[layer - 1], ref, hats[layer - 1])
+        step = _FluctuationStep.of(net, layer, preactivations[layer - 1], ref, hats[layer - 1])
         if controlled:
             mean, square = _next_moments(step, delta, mean, square)
         delta = step.constant + step.x.mean(axis=1) - step.then
         controls.append(delta - mean)
     if not controlled:
-        return Moments(delta, jnp.outer(delta, delta), _kernel_luck(net, incoming, preactivations))
-    return Moments(mean, square, jnp.concatenate(controls) if controls else jnp.zeros(0))
+        return Fluctuations(delta, jnp.outer(delta, delta), _kernel_luck(net, incoming, preactivations))
+    return Fluctuations(mean, square, jnp.concatenate(controls) if controls else jnp.zeros(0))
 
 
 def _kernel_luck(net: MLP, incoming, preactivations):
@@ -101,7 +101,7 @@ class _HiddenTangent(NamedTuple):
     overlap: Any
 
 
-class _Step(NamedTuple):
+class _FluctuationStep(NamedTuple):
     """From the neurons of one hidden layer to the conditional kernels of the next; K and Θ stand stacked."""
 
     activation: Activation
@@ -115,23 +115,23 @@ class _Step(NamedTuple):
     then: Any
 
     @classmethod
-    def of(cls, net: MLP, layer: int, h, ref: Reference, hat: _HiddenTangent | None) -> _Step:
+    def of(cls, net: MLP, layer: int, h, ref: Reference, hat: _HiddenTangent | None) -> _FluctuationStep:
         (a, b), kinds = pairs(len(h)), 1 if hat is None else 2
         h = jnp.stack([h[a], h[b]], axis=1)
         C_W, lambda_W = net.C_W[layer], net.lambda_W[layer]
         activation = net.activations[layer - 1]
-        x = _terms(activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
+        x = _neuron_terms(activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
         constant = jnp.repeat(jnp.asarray([net.C_b[layer], net.lambda_b[layer]][:kinds]), len(a))
         now, then = (jnp.concatenate([ref.K[k], ref.Theta[k]][:kinds]) for k in (layer - 1, layer))
         return cls(activation, C_W, lambda_W, h, hat, x, constant, now, then)
 
 
-def _next_moments(step: _Step, delta, mean, square):
+def _next_moments(step: _FluctuationStep, delta, mean, square):
     """m' and S' of the equations at the head from δ, m, S of this layer."""
     kinds = 1 if step.hat is None else 2
     local = _local_positions(len(step.h), kinds)
     before, now = step.now[local], (step.now + delta)[local]
-    apart = _apart(before)
+    apart = _not_parallel(before)
     inverse = jax.vmap(_inverse_root)(now, apart)
     u = inverse @ step.h
     x0, slope, bend = _at_infinite_width(step, before, u, apart)
@@ -145,14 +145,14 @@ def _next_moments(step: _Step, delta, mean, square):
     return y - J @ (delta - mean) - 0.5 * curved, own + jnp.outer(y, y) - J @ excess @ J.T
 
 
-def _at_infinite_width(step: _Step, kernel, u, apart):
+def _at_infinite_width(step: _FluctuationStep, kernel, u, apart):
     """x⁰, and the derivatives of its mean over neurons: first and second, with respect to K_aa, K_ab, K_bb, Θ_ab."""
     root = jax.vmap(_root_matrix)(kernel[:, :3], apart)
     first = jax.vmap(jax.jacfwd(_root_matrix))(kernel[:, :3], apart)
     second = jax.vmap(jax.jacfwd(jax.jacfwd(_root_matrix)))(kernel[:, :3], apart)
     h = root @ u
     theta = None if step.hat is None else kernel[:, 3:]
-    x0 = _terms(step.activation, step.C_W, step.lambda_W, h, theta)
+    x0 = _neuron_terms(step.activation, step.C_W, step.lambda_W, h, theta)
     f = [step.activation.derivative(order)(h) for order in range(3 if theta is None else 4)]
     slope, bend = _mean_derivatives(f[:3], u, first, second)
     if theta is None:
@@ -185,7 +185,7 @@ def _mean_derivatives(f, u, first, second):
     return jnp.einsum("pxy,pxyv->pv", linear, first), square + jnp.einsum("pxy,pxyvw->pvw", linear, second)
 
 
-def _quieter(step: _Step, centre, inverse, u):
+def _quieter(step: _FluctuationStep, centre, inverse, u):
     """x with ĥ_jj;ab replaced by its mean given h_ja, h_jb and the layers below.
 
     Given h = W·s + b, the quadratic form WᵀMW has the mean (C_W/n) tr M + uᵀφu − tr φ, φ the overlaps seen from u.
@@ -193,7 +193,7 @@ def _quieter(step: _Step, centre, inverse, u):
     assert step.hat is not None
     phi = inverse @ step.hat.overlap @ jnp.swapaxes(inverse, 1, 2)
     form = jnp.sum(u * (phi @ u), axis=1) - jnp.trace(phi, axis1=1, axis2=2)[:, None]
-    return _terms(step.activation, step.C_W, step.lambda_W, step.h, centre[:, None] + form)
+    return _neuron_terms(step.activation, step.C_W, step.lambda_W, step.h, centre[:, None] + form)
 
 
 def _local_positions(count: int, kinds: int) -> np.ndarray:
@@ -204,7 +204,7 @@ def _local_positions(count: int, kinds: int) -> np.ndarray:
     return np.stack(columns[: 2 + kinds], axis=1)
 
 
-def _terms(activation: Activation, C_W: float, lambda_W: float, h, hat):
+def _neuron_terms(activation: Activation, C_W: float, lambda_W: float, h, hat):
     """x_j: C_W σ_aσ_b, then λ_W σ_aσ_b + C_W σ'_aσ'_b ĥ_jj;ab unless `hat` is None: (kinds × pairs, neurons)."""
     values = jnp.prod(activation(h), axis=1)
     if hat is None:
@@ -216,32 +216,34 @@ def _terms(activation: Activation, C_W: float, lambda_W: float, h, hat):
 
 def _root_matrix(kernel, apart):
     """L with LLᵀ the kernel (K_aa, K_ab, K_bb) of one pair, lower triangular."""
-    slope = _ratio(kernel[1], kernel[0])
-    left = _root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0))
-    first = _root(kernel[0])
+    slope = _safe_ratio(kernel[1], kernel[0])
+    left = _safe_root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0))
+    first = _safe_root(kernel[0])
     return jnp.stack([jnp.stack([first, 0.0 * left]), jnp.stack([slope * first, left])])
 
 
 def _inverse_root(kernel, apart):
     """L⁻¹ for the L above; rows of zeros where nothing varies."""
-    slope = _ratio(kernel[1], kernel[0])
-    left = _ratio(1.0, _root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0)))
-    return jnp.stack([jnp.stack([_ratio(1.0, _root(kernel[0])), 0.0 * left]), jnp.stack([-slope * left, left])])
+    slope = _safe_ratio(kernel[1], kernel[0])
+    left = _safe_ratio(1.0, _safe_root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0)))
+    return jnp.stack(
+        [jnp.stack([_safe_ratio(1.0, _safe_root(kernel[0])), 0.0 * left]), jnp.stack([-slope * left, left])]
+    )
 
 
-def _apart(kernel):
+def _not_parallel(kernel):
     """Pairs (pairs, 3 or 4) whose second input is not determined by the first."""
-    left = kernel[:, 2] - _ratio(kernel[:, 1], kernel[:, 0]) * kernel[:, 1]
-    return left > PARALLEL * kernel[:, 2]
+    left = kernel[:, 2] - _safe_ratio(kernel[:, 1], kernel[:, 0]) * kernel[:, 1]
+    return left > PARALLEL_SHARE * kernel[:, 2]
 
 
-def _ratio(numerator, denominator):
+def _safe_ratio(numerator, denominator):
     """A quotient, and zero with zero derivative where the denominator is not positive."""
     positive = denominator > 0.0
     return jnp.where(positive, numerator / jnp.where(positive, denominator, 1.0), 0.0)
 
 
-def _root(x):
+def _safe_root(x):
     """A square root, and zero with zero derivative where x is not positive."""
     return jnp.where(x > 0.0, jnp.sqrt(jnp.where(x > 0.0, x, 1.0)), 0.0)
 

@@ -13,7 +13,7 @@ import xarray as xr
 from widthwise.activations import require_derivatives
 from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, UnknownName
 from widthwise.experiments.accumulation import accumulate
-from widthwise.experiments.estimators import check_names
+from widthwise.experiments.estimators import check_statistics
 from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.programme import Part, PartTallies, Programme
 from widthwise.experiments.reference import reference
@@ -83,13 +83,13 @@ def measure(
     X = check_inputs(X, net.widths[0])
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     batch = None if batch is None else check_integer("batch", batch, 1)
-    names, drawn = _names(net, statistics), check_initialisation(net, initialisation)
+    names, drawn = _statistic_names(net, statistics), check_initialisation(net, initialisation)
     if layers not in ("last", "all"):
         raise InvalidInput("layers", repr(layers), "'last' or 'all'")
     kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
     sizes = _check_widths(net, widths)
     parts = [
-        _part(
+        _part_of(
             (net if widths is None else net.with_width(width)).up_to(layer, net.widths[-1]),
             X,
             names,
@@ -99,11 +99,11 @@ def measure(
         for width in sizes
         for layer in kept
     ]
-    _require_room(parts, len(X))
+    _require_room_for_sums(parts, len(X))
     programme = Programme.of(tuple(parts), X, batch)
     found, interrupted = accumulate(programme, networks, engine, checkpoint, progress, "measure")
     sums = [PartTallies.of(part, own) for part, own in zip(parts, found, strict=True)]
-    attrs = _report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
+    attrs = _nonfinite_report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
     attrs |= {"blocks": min(part.blocks for part in sums), "initialisation": described(drawn)}
     by_width = [sums[start : start + len(kept)] for start in range(0, len(sums), len(kept))]
     scales, coords = [cancelled_sizes(part) for part in parts[-len(kept) :]], layer_coordinate(kept)
@@ -116,7 +116,7 @@ def measure(
     return label(variables, net, coords, kind="measure", interrupted=int(interrupted), **attrs)
 
 
-def _report(programme: Programme, sums: Sequence[PartTallies]) -> dict[str, Any]:
+def _nonfinite_report(programme: Programme, sums: Sequence[PartTallies]) -> dict[str, Any]:
     """Attributes about networks that are not finite, and a warning where there are any."""
     broken = sum(part.nonfinite for part in sums)
     if not broken:
@@ -142,7 +142,7 @@ def _report(programme: Programme, sums: Sequence[PartTallies]) -> dict[str, Any]
     return {"nonfinite": broken, "nonfinite_networks": where, "nonfinite_seed": part.seed}
 
 
-def _names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
+def _statistic_names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
     """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
     if isinstance(statistics, str) and statistics == "all":
         return tuple(name for name in TENSORS if _exists(net, name))
@@ -153,31 +153,31 @@ def _names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, .
     if not asked:
         raise InvalidInput("statistics", "an empty list", f"some of {', '.join(TENSORS)}")
     for name in asked:
-        _require(net, name)
+        _require_statistic(net, name)
     return tuple(name for name in TENSORS if name in asked)
 
 
-def _require(net: Network, name: str) -> None:
+def _require_statistic(net: Network, name: str) -> None:
     if name == "Theta":
         for sigma in net.activations:
             require_derivatives(sigma, 1, name)
     elif name not in KERNELS:
-        check_names(plain(net, f"measure of {name}").activations, [name], "statistics")
+        check_statistics(plain(net, f"measure of {name}").activations, [name], "statistics")
 
 
 def _exists(net: Network, name: str) -> bool:
     try:
-        _require(net, name)
+        _require_statistic(net, name)
     except (NotDifferentiable, NoRule):
         return False
     return True
 
 
-def _part(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
+def _part_of(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
     asked = [name for name in names if name in CORRECTIONS]
     net = plain(net, "measure of tensors") if asked else net
-    tensors = check_names(net.activations, asked) if net.depth > 1 else ()
+    tensors = check_statistics(net.activations, asked) if net.depth > 1 else ()
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)
     return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, initialisation)
@@ -199,7 +199,7 @@ def _check_widths(net: Network, widths: Sequence[int] | None) -> list[int]:
     return sorted(set(sizes))
 
 
-def _require_room(parts: Sequence[Part], inputs: int) -> None:
+def _require_room_for_sums(parts: Sequence[Part], inputs: int) -> None:
     """Sums of 64 blocks, those of a chunk beside them."""
     numbers = sum(130 * inputs**4 * sum(name in FOURS for name in part.tensors) for part in parts)
     require_memory(

@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     stop: int
 
 
-class Job(Protocol):
+class NetworkJob(Protocol):
     """What is done to networks: how many kinds of them, how many at a time, and what a saved run is known by."""
 
     @property
@@ -39,7 +39,7 @@ class Job(Protocol):
     def fingerprint(self) -> dict[str, Any]: ...
 
 
-def chunks_of(job: Job, networks: int) -> list[Chunk]:
+def chunks_of(job: NetworkJob, networks: int) -> list[Chunk]:
     """Chunks of all parts in the order in which they are added up: by range of networks, then by part."""
     starts, parts = range(0, networks, job.chunk), range(len(job.parts))
     return [Chunk(part, start, min(start + job.chunk, networks)) for start in starts for part in parts]

@@ -14,7 +14,7 @@ from widthwise.network import Network, check_inputs
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 
-_BATCH = 64
+_DRAWN_AT_ONCE = 64
 
 
 def sample_outputs(net: Network, X, networks: int = 1000, seed: int = 0) -> np.ndarray:
@@ -26,7 +26,9 @@ def sample_outputs(net: Network, X, networks: int = 1000, seed: int = 0) -> np.n
     """
     X = jnp.asarray(check_inputs(X, net.widths[0]))
     networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
-    whole = [_drawn(net, seed, jnp.arange(start, start + _BATCH), X) for start in range(0, networks, _BATCH)]
+    whole = [
+        _drawn(net, seed, jnp.arange(start, start + _DRAWN_AT_ONCE), X) for start in range(0, networks, _DRAWN_AT_ONCE)
+    ]
     return np.concatenate([np.asarray(part) for part in whole])[:networks]
 
 
@@ -54,11 +56,11 @@ def descent_paths(
     gaps = jnp.asarray(np.diff(np.asarray(steps, int), prepend=0))
     networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
     keys = jax.vmap(partial(network_key, seed))(jnp.arange(networks))
-    return np.asarray(_paths(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
+    return np.asarray(_descent_outputs(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
 
 
 @jax.jit
-def _paths(net: Network, learning_rate, keys, X, y, X_test, gaps):
+def _descent_outputs(net: Network, learning_rate, keys, X, y, X_test, gaps):
     scale = rates(net)
 
     def one_step(_, layers):

@@ -51,12 +51,12 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     K, Theta, kernels = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), []
     for layer in net.layers:
         variance = np.diag(K)
-        mean = partial(_mean, K)
+        mean = partial(_pair_mean, K)
         K, Theta = kernel_rule(layer, Pair(variance[:, None], K, variance[None, :], Theta, mean))
         if layer.numbered:
             kernels.append((K, Theta))
     return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)))
 
 
-def _mean(K: np.ndarray, activation: Activation, p: int) -> np.ndarray:
+def _pair_mean(K: np.ndarray, activation: Activation, p: int) -> np.ndarray:
     return pair_matrix(activation, p, p, K)[0]

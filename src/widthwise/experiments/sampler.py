@@ -60,10 +60,10 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
 
 def forward(net: Network, parameters: Parameters, X) -> tuple[list[jax.Array], list[jax.Array]]:
     """Inputs and outputs of the layers with parameters, each (inputs, neurons); the last output is the network's."""
-    return _run(net, parameters, X, [0.0] * len(parameters))[1]
+    return _forward_with_nudges(net, parameters, X, [0.0] * len(parameters))[1]
 
 
-def _run(net: Network, parameters: Parameters, X, nudges: list):
+def _forward_with_nudges(net: Network, parameters: Parameters, X, nudges: list):
     """z, and inputs and outputs of the layers with parameters, to whose outputs the nudges are added."""
     s, incoming, outgoing = X, [], []
     own = iter(zip(parameters, nudges, strict=True))
@@ -86,7 +86,9 @@ def backward(net: Network, parameters: Parameters, X):
     """
     shapes = jax.eval_shape(lambda: forward(net, parameters, X)[1])
     nudges = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
-    z, pull_back, (incoming, outgoing) = jax.vjp(lambda moved: _run(net, parameters, X, moved), nudges, has_aux=True)
+    z, pull_back, (incoming, outgoing) = jax.vjp(
+        lambda moved: _forward_with_nudges(net, parameters, X, moved), nudges, has_aux=True
+    )
     one_each = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype)[:, None, :], (z.shape[1], *z.shape))
     return z, incoming, outgoing, jax.vmap(pull_back)(one_each)[0]
 

@@ -15,7 +15,7 @@ from widthwise.experiments.tally import Estimate, jackknife
 from widthwise.tensors import MEANS, PRODUCTS, TENSORS, dimensions
 
 #: What is below this fraction of the numbers that it is the difference of is rounding.
-ROUNDING = 1e-12
+CANCELLED = 1e-12
 
 Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 #: Of each layer: the size of the numbers whose differences a tensor is, by name.
@@ -41,7 +41,9 @@ def variables_at_one_width(names: Sequence[str], sums: Sequence[PartTallies], in
             _rounded(jackknife(replicates), size.get(name, 0.0))
             for replicates, size in zip(by_layer, sizes, strict=True)
         ]
-        traces = [correlation_traces([_deviations(name, *both)]) for both in zip(by_layer, estimates, strict=True)]
+        traces = [
+            correlation_traces([_block_deviations(name, *both)]) for both in zip(by_layer, estimates, strict=True)
+        ]
         variables |= _pair(name, estimates, _dims(name))
         variables[name + "_traces"] = (("layer", "power"), np.stack(traces))
     return variables
@@ -64,7 +66,7 @@ def extrapolated_variables(
         ]
         traces = [
             correlation_traces(
-                [c * _deviations(name, one, value) for c, one in zip(fit.coefficients, replicates, strict=True)]
+                [c * _block_deviations(name, one, value) for c, one in zip(fit.coefficients, replicates, strict=True)]
             )
             for fit, replicates, value in zip(fits, by_layer, values, strict=True)
         ]
@@ -103,12 +105,12 @@ def _nothing(name: str, inputs: int) -> np.ndarray:
 
 def _rounded(estimate: Estimate, size: float) -> Estimate:
     """Values and scatter that are only rounding are none."""
-    least = ROUNDING * max(size, float(np.abs(estimate.value).max()))
+    least = CANCELLED * max(size, float(np.abs(estimate.value).max()))
     value, error = (np.where(np.abs(part) > least, part, 0.0) for part in estimate)
     return Estimate(value, error)
 
 
-def _deviations(name: str, replicates: np.ndarray, estimate: Estimate) -> np.ndarray:
+def _block_deviations(name: str, replicates: np.ndarray, estimate: Estimate) -> np.ndarray:
     """Of the distinct entries, block by block (blocks, entries); their squares add up to the jackknife's."""
     kept = distinct_entries(name, replicates.shape[-1])
     left_out = replicates[1:].reshape(len(replicates) - 1, -1)[:, kept]

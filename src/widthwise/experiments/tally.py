@@ -30,11 +30,11 @@ class Tally:
     expectation and less noise; β is the regression over all networks. `n` is the width that 1/n refers to. Errors
     come from leaving out one block at a time, so they hold for the products of means in V, D, A too.
 
-    >>> from widthwise.experiments.estimators import check_names, observe_batch
+    >>> from widthwise.experiments.estimators import check_statistics, observe_batch
     >>> from widthwise.experiments.reference import reference
     >>> from widthwise.network import MLP
     >>> net, X = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]])
-    >>> names, tally = check_names(net.activation, ["V"]), Tally(net.n)
+    >>> names, tally = check_statistics(net.activation, ["V"]), Tally(net.n)
     >>> for start in range(0, 400, 100):
     ...     indices = np.arange(start, start + 100)
     ...     tally.add(indices, *observe_batch(net, 0, indices, X, names, reference(net, X)))

@@ -16,27 +16,27 @@ from widthwise.tensors import CORRECTIONS, WITHOUT_THETA
 #: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
 TRAINING = tuple(name for name in CORRECTIONS if name != "V")
 PRIOR = WITHOUT_THETA
-METHODS = ("auto", "full", "tiles")
+SUMMATION_METHODS = ("auto", "full", "tiles")
 #: On an accelerator, where tiles are quicker, full tensors are taken up to this many bytes, about 31 inputs in all.
-SMALL = 1 << 28
+SMALL_TENSORS = 1 << 28
 #: Bytes for each plane and layer (tables of eleven functions up to degree 128), and for each triple of inputs: 6.2 GB
 #: were seen at 68 inputs and depth 3.
 PLANE_BYTES, TILE_BYTES = 1_200_000, 1500
 #: Corrections above this share of the leading term are worth a warning.
-LARGE = 0.5
+LARGE_CORRECTION = 0.5
 #: Estimated relative errors of the tensors above this are worth a warning.
 INACCURATE = 1e-8
 #: Leading terms below this share of their scale are rounding.
-ROUNDING = 1e-9
+LEADING_ROUNDING = 1e-9
 
 
 def require_tensors(net: Network, inputs: int, wanted: tuple[str, ...]) -> None:
     """Refuse kinked activations and what does not fit into memory before anything is computed."""
     check_smooth(net, wanted)
-    _require(full_bytes(inputs, wanted), 4, inputs, f", {len(wanted)} tensors of up to {inputs}⁴ entries")
+    _require_bytes(full_bytes(inputs, wanted), 4, inputs, f", {len(wanted)} tensors of up to {inputs}⁴ entries")
 
 
-def _require(needed: int, power: int, inputs: int, how: str) -> None:
+def _require_bytes(needed: int, power: int, inputs: int, how: str) -> None:
     """Refuse what does not fit, and say how many inputs would: memory grows like inputs^power."""
     most = int(inputs * (available_bytes() / needed) ** (1.0 / power))
     require_memory(
@@ -76,14 +76,14 @@ def choose_method(net: Network, inputs: int, method: str) -> str:
 
     Up to there they are also quicker on a processor. What does not fit is refused.
     """
-    if method not in METHODS:
-        raise UnknownName.of("method", method, METHODS)
+    if method not in SUMMATION_METHODS:
+        raise UnknownName.of("method", method, SUMMATION_METHODS)
     check_smooth(net, TRAINING)
-    largest = SMALL if devices.on_accelerator() else tiled_bytes(net, inputs)
+    largest = SMALL_TENSORS if devices.on_accelerator() else tiled_bytes(net, inputs)
     if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= largest):
         require_tensors(net, inputs, TRAINING)
         return "full"
-    _require(tiled_bytes(net, inputs), 3, inputs, " in tiles")
+    _require_bytes(tiled_bytes(net, inputs), 3, inputs, " in tiles")
     return "tiles"
 
 
@@ -116,7 +116,7 @@ def warn_if_large(net: Network, what: str, leading: float, correction: float, sc
     Nothing is said where the leading term vanishes against the `scale`, as it does at training inputs.
     """
     size = abs(correction) / net.n
-    if abs(leading) > ROUNDING * scale and size > LARGE * abs(leading):
+    if abs(leading) > LEADING_ROUNDING * scale and size > LARGE_CORRECTION * abs(leading):
         warnings.warn(
             f"order=1: at n = {net.n} the correction to the {what} is {size / abs(leading):.2g} of the leading term: "
             "1/n is not small here; widen the network, or make it shallower",

@@ -68,8 +68,8 @@ def evidence_grid(
     y = real_array(y_train, "y_train")
     y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)
     depths, widths = _whole_numbers("depth", depth), _whole_numbers("width", width)
-    grid = {"C_b": _numbers("C_b", C_b), "C_W": _numbers("C_W", C_W)}
-    noises = [check_noise(value) for value in _numbers("noise", noise)]
+    grid = {"C_b": _axis_numbers("C_b", C_b), "C_W": _axis_numbers("C_W", C_W)}
+    noises = [check_noise(value) for value in _axis_numbers("noise", noise)]
     shape = (*(len(values) for values in grid.values()), len(noises), len(depths))
     found = np.zeros((1 + order, *shape))
     deepest = MLP([X.shape[1], *[max(widths)] * (max(depths) - 1), y.shape[1]], activation)
@@ -106,7 +106,7 @@ def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], nois
     return found
 
 
-def _numbers(name: str, values: Any) -> list[float]:
+def _axis_numbers(name: str, values: Any) -> list[float]:
     array = np.atleast_1d(real_array(values, name))
     if array.ndim != 1 or array.size == 0:
         raise InvalidInput(name, f"an array of shape {array.shape}", "one number, or a list of them")

@@ -52,7 +52,7 @@ class GaussianProcess:
         return float(-0.5 * np.sum(half**2) - 0.5 * outputs * (log_determinant + points * math.log(2 * math.pi)))
 
 
-def draw(mean: np.ndarray, covariance: np.ndarray, samples: int, seed: int) -> np.ndarray:
+def draw_functions(mean: np.ndarray, covariance: np.ndarray, samples: int, seed: int) -> np.ndarray:
     """Gaussian samples (samples, outputs, inputs), independent outputs with means (inputs, outputs)."""
     values, vectors = linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))

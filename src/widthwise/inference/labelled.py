@@ -1,4 +1,4 @@
-"""What `predict` and `posterior` share: moments with named dimensions, and tensors behind a progress bar."""
+"""What `predict` and `posterior` share: labelled_moments with named dimensions, and tensors behind a progress bar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def joint_flow(net: Network, X: np.ndarray, X_test: np.ndarray, wanted: tuple[st
         return joint_tensors(net, np.concatenate([X, X_test]), wanted, progress)
 
 
-def moments(mean: np.ndarray, covariance: np.ndarray, outputs: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+def labelled_moments(
+    mean: np.ndarray, covariance: np.ndarray, outputs: int
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     full = per_output(covariance, outputs)
     return {
         "mean0": (("output", "test"), mean.T),
@@ -38,7 +40,7 @@ def corrected(
     warn_if_large(net, "mean", typical, float(np.linalg.norm(mean1)), math.sqrt(scale))
     warn_if_large(net, "covariance", float(np.linalg.norm(cov0)), float(np.linalg.norm(cov1)), scale)
     pair = ("output", "test")
-    moments = {
+    labelled_moments = {
         "mean0": (pair, mean0),
         "mean1": (pair, mean1),
         "mean": (pair, mean0 + mean1 / net.n),
@@ -46,7 +48,7 @@ def corrected(
         "cov1": (TEST_PAIRS, cov1),
         "cov": (TEST_PAIRS, cov0 + cov1 / net.n),
     }
-    return moments | {name: value for name, value in variables.items() if name not in moments}
+    return labelled_moments | {name: value for name, value in variables.items() if name not in labelled_moments}
 
 
 def per_output(covariance: np.ndarray, outputs: int) -> np.ndarray:

@@ -21,22 +21,22 @@ class Kernels(NamedTuple):
     Theta_xA: np.ndarray
 
 
-class Trained(NamedTuple):
+class TrainedMoments(NamedTuple):
     """Mean (inputs, outputs) and covariance (inputs, inputs) over initialisations."""
 
     mean: np.ndarray
     covariance: np.ndarray
 
 
-def trained(kernels: Kernels, y: np.ndarray, response: np.ndarray) -> tuple[Trained, Trained]:
-    """Trained outputs at the inputs x and at the training inputs themselves."""
+def trained(kernels: Kernels, y: np.ndarray, response: np.ndarray) -> tuple[TrainedMoments, TrainedMoments]:
+    """TrainedMoments outputs at the inputs x and at the training inputs themselves."""
     K_AA, K_xA, K_xx, Theta_AA, Theta_xA = kernels
     at_test = _project(K_AA, K_xA, K_xx, Theta_xA @ response, y)
     at_train = _project(K_AA, K_AA, K_AA, Theta_AA @ response, y)
     return at_test, at_train
 
 
-def _project(K_AA, K_xA, K_xx, transfer: np.ndarray, y: np.ndarray) -> Trained:
+def _project(K_AA, K_xA, K_xx, transfer: np.ndarray, y: np.ndarray) -> TrainedMoments:
     """Mean T y and covariance of z_x − T z_A, with T = Θ_xA G."""
     mixed = transfer @ K_xA.T
-    return Trained(transfer @ y, K_xx - mixed - mixed.T + transfer @ K_AA @ transfer.T)
+    return TrainedMoments(transfer @ y, K_xx - mixed - mixed.T + transfer @ K_AA @ transfer.T)

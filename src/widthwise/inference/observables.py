@@ -24,7 +24,7 @@ from widthwise.network import MLP
 from widthwise.network.inputs import check_targets
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 
-_PAIR = ("output", "test")
+_AT_TESTS = ("output", "test")
 
 
 def expected_error(
@@ -61,7 +61,7 @@ def expected_error(
         parts[f"error{power}"] = parts[f"bias{power}"] + parts[f"variance{power}"]
     for name in ("bias", "variance", "error"):
         parts[name] = sum((parts[f"{name}{power}"] / net.n**power for power in range(order + 1)), np.zeros(()))
-    variables = {name: (_PAIR, values) for name, values in parts.items()}
+    variables = {name: (_AT_TESTS, values) for name, values in parts.items()}
     return label(variables, net, kind="expected_error", order=order, algorithm=p.attrs["algorithm"])
 
 
@@ -105,7 +105,7 @@ def compare_algorithms(
     for name in ("mean", "cov"):
         values[name] = values[f"{name}0"] + values[f"{name}1"] / net.n
         values[f"{name}_difference"] = values[name] - values[name][0]
-    dims = {name: ("algorithm", *(_PAIR if name.startswith("mean") else TEST_PAIRS)) for name in values}
+    dims = {name: ("algorithm", *(_AT_TESTS if name.startswith("mean") else TEST_PAIRS)) for name in values}
     coords = {"algorithm": [repr(algorithm) for algorithm in algorithms]}
     variables = {name: (dims[name], value) for name, value in values.items()}
     return label(variables, net, coords, kind="compare_algorithms", order=1, route=flow.route)

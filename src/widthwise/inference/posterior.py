@@ -10,8 +10,8 @@ import xarray as xr
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.arguments import check_data, check_noise, network_for
 from widthwise.inference.corrections import PRIOR, at_output, require_tensors
-from widthwise.inference.gaussian_process import GaussianProcess, draw
-from widthwise.inference.labelled import corrected, joint_flow, moments
+from widthwise.inference.gaussian_process import GaussianProcess, draw_functions
+from widthwise.inference.labelled import corrected, joint_flow, labelled_moments
 from widthwise.inference.posterior_corrections import posterior_corrections
 from widthwise.inference.training_kernel import coinciding_rows, refuse_singular
 from widthwise.network import Network, check_inputs, check_network
@@ -47,7 +47,7 @@ def posterior(
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = condition(K_AA, noise, X)
     evidence, change = process.log_evidence(y), {}
-    variables = moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
+    variables = labelled_moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
     details = {"kind": "posterior", "order": order, "noise": noise}
     if order == 1:
         flow = joint_flow(net, X, X_test, PRIOR)
@@ -69,7 +69,7 @@ def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.Da
     """
     X = check_inputs(X, check_network(net).widths[0])
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
-    values = draw(
+    values = draw_functions(
         np.zeros((len(X), net.widths[-1])),
         K,
         *_draws(samples, seed),
@@ -92,7 +92,7 @@ def sample_posterior(
     noise = check_noise(noise)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = condition(K_AA, noise, X)
-    values = draw(
+    values = draw_functions(
         process.mean(K_xA, y),
         process.covariance(K_xx, K_xA),
         *_draws(samples, seed),

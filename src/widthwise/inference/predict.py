@@ -13,7 +13,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.inference.arguments import check_algorithm, check_data, check_loss, network_for
 from widthwise.inference.corrections import TRAINING, at_output, choose_method, require_tensors, warn_if_inaccurate
-from widthwise.inference.labelled import corrected, joint_flow, moments, per_output
+from widthwise.inference.labelled import corrected, joint_flow, labelled_moments, per_output
 from widthwise.inference.linear_training import Kernels, trained
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
@@ -73,11 +73,11 @@ def predict(
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
     chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
-    kernels = _kernels(net, X, X_test)
+    kernels = _kernel_blocks(net, X, X_test)
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
     at_test, at_train = trained(kernels, y, spectrum.response(algorithm))
-    variables = moments(at_test.mean, at_test.covariance, y.shape[1]) | {
+    variables = labelled_moments(at_test.mean, at_test.covariance, y.shape[1]) | {
         "train_mean0": (("output", "train"), at_train.mean.T),
         "train_cov0": (_TRAIN_PAIRS, per_output(at_train.covariance, y.shape[1])),
     }
@@ -140,7 +140,7 @@ def max_learning_rate(net: Network, X_train: Any) -> float:
     return largest_stable_step(net, X)
 
 
-def _kernels(net: Network, X: np.ndarray, X_test: np.ndarray) -> Kernels:
+def _kernel_blocks(net: Network, X: np.ndarray, X_test: np.ndarray) -> Kernels:
     AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
     xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
     assert AA.Theta is not None

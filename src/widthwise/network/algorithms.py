@@ -21,7 +21,7 @@ class GradientFlow:
     time: float | None = None
 
     def __post_init__(self) -> None:
-        if self.time is not None and not _positive(self.time, zero=True):
+        if self.time is not None and not _is_positive(self.time, zero=True):
             raise InvalidInput("time", repr(self.time), "a finite non-negative number, or None for convergence")
 
 
@@ -100,7 +100,7 @@ class Adam:
         _check_descent(self.learning_rate, self.steps, self.batch_size)
         _check_fraction("beta1", self.beta1)
         _check_fraction("beta2", self.beta2)
-        if not _positive(self.epsilon, zero=True):
+        if not _is_positive(self.epsilon, zero=True):
             raise InvalidInput("epsilon", repr(self.epsilon), "a finite non-negative number")
 
 
@@ -120,7 +120,7 @@ for _algorithm in (GradientFlow, GradientDescent, SGD, Momentum, Adam, NewtonSte
     register_pytree(_algorithm, [field.name for field in fields(_algorithm) if field.name != "batch_size"])
 
 
-def _positive(value: object, zero: bool = False) -> bool:
+def _is_positive(value: object, zero: bool = False) -> bool:
     try:
         number = float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def _positive(value: object, zero: bool = False) -> bool:
 
 
 def _check_descent(learning_rate: object, steps: object, batch_size: object = None) -> None:
-    if not _positive(learning_rate):
+    if not _is_positive(learning_rate):
         raise InvalidInput("learning_rate", repr(learning_rate), "a finite positive number")
     if steps is not None and not _whole(steps, 0):
         raise InvalidInput("steps", repr(steps), "a non-negative integer, or None for convergence")
@@ -138,7 +138,7 @@ def _check_descent(learning_rate: object, steps: object, batch_size: object = No
 
 
 def _check_fraction(name: str, value: object) -> None:
-    if not (_positive(value, zero=True) and float(value) < 1):  # pyright: ignore[reportArgumentType]
+    if not (_is_positive(value, zero=True) and float(value) < 1):  # pyright: ignore[reportArgumentType]
         raise InvalidInput(name, repr(value), "a number from 0 up to, and not including, 1")
 
 

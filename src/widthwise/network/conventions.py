@@ -37,7 +37,7 @@ class Conventions:
         stable η falls with them.
         """
         fan_in = [float(n) for n in check_widths(widths)[:-1]]
-        rate = _rate(learning_rate)
+        rate = _global_rate(learning_rate)
         return cls(widths, activation, C_b, C_W, rate, [rate * n for n in fan_in])
 
     @classmethod
@@ -48,7 +48,7 @@ class Conventions:
 
         With neural-tangents' names, C_W = W_std² and C_b = b_std².
         """
-        rate, depth = _rate(learning_rate), len(check_widths(widths)) - 1
+        rate, depth = _global_rate(learning_rate), len(check_widths(widths)) - 1
         rates = ([rate * c for c in check_per_layer(*C, depth)] for C in (("C_b", C_b), ("C_W", C_W)))
         return cls(widths, activation, C_b, C_W, *rates)
 
@@ -102,7 +102,7 @@ class Conventions:
         λ_b = η n_1, …, η n_{L−1}, η, and Θ is of order one.
         """
         n = check_widths(widths)
-        rate, depth = _rate(learning_rate), len(n) - 1
+        rate, depth = _global_rate(learning_rate), len(n) - 1
         if depth == 1:
             raise InvalidInput("widths", str(list(widths)), "at least one hidden layer for mean-field scaling")
         weights = [rate * n[0] * n[1], *(rate * n[layer - 1] for layer in range(2, depth)), rate]
@@ -110,7 +110,7 @@ class Conventions:
         return cls(widths, activation, C_b, [*[C_W] * (depth - 1), C_W / n[-2]], biases, weights)
 
 
-def _rate(learning_rate: float) -> float:
+def _global_rate(learning_rate: float) -> float:
     try:
         rate = float(learning_rate)
     except (TypeError, ValueError):

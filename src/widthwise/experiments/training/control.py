@@ -42,7 +42,7 @@ class Guide(NamedTuple):
     layers: Reference | None
 
 
-class Observation(NamedTuple):
+class TrainedObservation(NamedTuple):
     """One network: unbiased estimates by name, the plain ones, and numbers of mean zero for a regression."""
 
     estimates: dict[str, Any]
@@ -79,7 +79,7 @@ def is_quiet(net: Network, inputs: int) -> bool:
     return isinstance(net, MLP) and net.depth > 1 and inputs <= QUIET_INPUTS and min(net.widths[1:-1]) >= 2
 
 
-def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X, y, known: Guide) -> Observation:
+def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X, y, known: Guide) -> TrainedObservation:
     """What a network trained from `start` to `end` says. X: training inputs, then tests; y (i, a) on the first.
 
     Estimates: `first` of u (i, x), `second` of u u, `kernel` of Ĥ after training and `change` of what training adds
@@ -90,8 +90,8 @@ def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X,
     averages = _averages(net, algorithm, start, at, H, X, train, known)
     near = linearised(net, algorithm, start, at, H, X, y)
     u, final = after.z - centre, kernel(after)
-    change, square = final - H[:, train:, :, train:], _outer(u, u)
-    zero = _outer(near.odd, near.even - centre)
+    change, square = final - H[:, train:, :, train:], _outer_product(u, u)
+    zero = _outer_product(near.odd, near.even - centre)
     estimates = {
         "first": u - near.odd,
         "second": square - zero - jnp.transpose(zero, (2, 3, 0, 1)) - _square_excess(at.z, averages, known),
@@ -100,7 +100,7 @@ def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X,
     }
     plain = {"first": u, "second": square, "kernel": final, "change": change}
     excess = jnp.einsum("xa,iajb,jb->ix", _fitting(known.k), (H - averages.H)[:, :, :, :train], y @ known.G)
-    return Observation(estimates, plain, jnp.concatenate([at.z.ravel(), averages.controls, excess.ravel()]))
+    return TrainedObservation(estimates, plain, jnp.concatenate([at.z.ravel(), averages.controls, excess.ravel()]))
 
 
 def _square_excess(z, averages: _Averages, known: Guide):
@@ -108,7 +108,7 @@ def _square_excess(z, averages: _Averages, known: Guide):
     m, fixed, same = _fitting(averages.k_given), _fitting(known.k), jnp.eye(len(z))[:, None, :, None]
     w = z @ m.T
     expected = m @ averages.G_given @ m.T - fixed @ (averages.G_given - averages.G) @ fixed.T
-    return _outer(w, w) - same * expected[None, :, None, :]
+    return _outer_product(w, w) - same * expected[None, :, None, :]
 
 
 def _averages(
@@ -138,5 +138,5 @@ def _fitting(k):
     return jnp.concatenate([-jnp.asarray(k), jnp.eye(len(k))], axis=1)
 
 
-def _outer(u, v):
+def _outer_product(u, v):
     return jnp.einsum("ix,jy->ixjy", u, v)

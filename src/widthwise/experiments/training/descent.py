@@ -62,7 +62,7 @@ def update(algorithm: Descent, memory: Memory, slope: Parameters, step) -> tuple
     return jax.tree.map(lambda g: -eta * g, slope), memory
 
 
-class _State(NamedTuple):
+class _DescentState(NamedTuple):
     layers: Parameters
     memory: Memory
     steps: Any
@@ -87,7 +87,7 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
     size = min(getattr(algorithm, "batch_size", None) or len(X), len(X))
     batches, roots = len(X) // size, jax.tree.map(lambda rate: rate**0.5, rates(net))
 
-    def one_step(rows, state: _State) -> tuple[_State, Any]:
+    def one_step(rows, state: _DescentState) -> tuple[_DescentState, Any]:
         """A step on some inputs, and ε on them before it."""
         found, error = gradient(net, state.layers, X[rows], y[:, rows])
         slope = jax.tree.map(lambda root, g: len(X) / size * root * g, roots, found)
@@ -95,19 +95,19 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
         moved = jax.tree.map(lambda p, root, m: p + root * m, state.layers, roots, move)
         return state._replace(layers=moved, memory=memory, steps=state.steps + 1), error
 
-    def one_pass(state: _State) -> tuple[_State, Any]:
+    def one_pass(state: _DescentState) -> tuple[_DescentState, Any]:
         """All batches, and ε on all inputs before them."""
         if size == len(X):
             return one_step(slice(None), state)
         order = jax.random.permutation(jax.random.fold_in(key, state.passes), len(X))
 
-        def batch(number, now: _State) -> _State:
+        def batch(number, now: _DescentState) -> _DescentState:
             then, _ = one_step(jax.lax.dynamic_slice_in_dim(order, number * size, size), now)
             return jax.tree.map(lambda new, old: jnp.where(now.steps < limit, new, old), then, now)
 
         return jax.lax.fori_loop(0, batches, batch, state), outputs(net, state.layers, X) - y
 
-    def advance(state: _State) -> _State:
+    def advance(state: _DescentState) -> _DescentState:
         then, error = one_pass(state)
         then = then._replace(passes=state.passes + 1)
         if algorithm.steps is not None:
@@ -117,14 +117,14 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
         kept = jax.tree.map(lambda new, old: jnp.where(residual < tolerance, old, new), then, state)
         return kept._replace(residual=residual)
 
-    def unfinished(state: _State):
+    def unfinished(state: _DescentState):
         # a number of steps is the same for all networks, so that side by side none waits to be masked
         going = state.steps < limit
         if algorithm.steps is not None:
             return going
         return going & jnp.isfinite(state.residual) & (state.residual >= tolerance)
 
-    start = _State(layers, remember(algorithm, layers), jnp.zeros((), int), 0, jnp.max(jnp.abs(y)) + tolerance)
+    start = _DescentState(layers, remember(algorithm, layers), jnp.zeros((), int), 0, jnp.max(jnp.abs(y)) + tolerance)
     end = jax.lax.while_loop(unfinished, advance, start)
     residual = jnp.max(jnp.abs(outputs(net, end.layers, X) - y))
     reached = residual < tolerance if algorithm.steps is None else end.steps >= limit

@@ -15,7 +15,7 @@ from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.network_sums import Chunk, Sums, chunks_of, went_wrong
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
-from widthwise.experiments.training.control import Guide, Observation, guide, is_quiet, observe
+from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow
 from widthwise.experiments.training.moments import sums_of
@@ -124,31 +124,31 @@ def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
     *_, start, stop = chunk
     indices = np.arange(start, stop)
     padded = np.resize(indices, what.batch)
-    layers, keys = _draw(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
+    layers, keys = _draw_with_keys(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
     how = (what.tolerance, what.accuracy, what.max_steps)
     seen, steps, converged = jax.tree.map(
         lambda value: np.asarray(value)[: len(indices)],
         _train(on_device(what.net), what.algorithm, how, layers, keys, what.X, what.y, what.known),
     )
-    finite = np.all([_finite(rows) for rows in jax.tree.leaves(seen)], axis=0)
+    finite = np.all([_finite_networks(rows) for rows in jax.tree.leaves(seen)], axis=0)
     estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
     found = sums_of(indices[finite], estimates, plain, controls)
     found["steps"] = np.array(float(steps.sum()))
     return found | went_wrong("unconverged", indices, finite & ~converged) | went_wrong("nonfinite", indices, ~finite)
 
 
-def _finite(rows: np.ndarray) -> Any:
+def _finite_networks(rows: np.ndarray) -> Any:
     return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
 
 
 @partial(jax.jit, static_argnums=1)
-def _draw(net: Network, initialisation: tuple[str, ...] | None, seed, indices):
+def _draw_with_keys(net: Network, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
     return jax.vmap(partial(sample_parameters, net, initialisation=initialisation))(keys), keys
 
 
 @jax.jit
-def _train(net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[Observation, Any, Any]:
+def _train(net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[TrainedObservation, Any, Any]:
     inputs = X[: y.shape[1]]
 
     def one(start, key):

@@ -25,9 +25,9 @@ from widthwise.experiments.tangent import Tangent, added, gradient, kernel, leng
 from widthwise.network import Network
 
 #: First step in units of 1/λ_max of Ĥ, and the largest later ones as a fraction of the time gone by.
-FIRST, GROWTH = 0.25, 0.25
+FIRST_STEP, STEP_GROWTH = 0.25, 0.25
 #: Steps are made smaller or larger by a factor within these, after a safety factor.
-SMALLEST, LARGEST, SAFETY = 0.2, 2.0, 0.9
+SMALLEST_CHANGE, LARGEST_CHANGE, SAFETY = 0.2, 2.0, 0.9
 
 
 #: φ_k(−x) = Σ_j (−x)ʲ/(j + k)! up to j = 18.
@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     converged: Any
 
 
-class _State(NamedTuple):
+class _FlowState(NamedTuple):
     layers: Parameters
     time: Any
     step: Any
@@ -80,7 +80,7 @@ class _Linear(NamedTuple):
         return (self.vectors @ (function * turned)).reshape(error.shape)
 
 
-def _linear(net: Network, layers: Parameters, X, y) -> _Linear:
+def _linear_part(net: Network, layers: Parameters, X, y) -> _Linear:
     at = tangent(net, layers, X)
     values, vectors = eigh(kernel(at).reshape(y.size, y.size))
     return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
@@ -151,30 +151,30 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
     """
     goal = jnp.inf if time is None else time
 
-    def unfinished(state: _State):
+    def unfinished(state: _FlowState):
         going = state.time < goal if time is not None else state.residual >= tolerance
         return going & (state.steps < max_steps) & (state.step > 1e-12 * state.first) & jnp.isfinite(state.residual)
 
-    def advance(state: _State) -> _State:
-        part = _linear(net, state.layers, X, y)
+    def advance(state: _FlowState) -> _FlowState:
+        part = _linear_part(net, state.layers, X, y)
         h = jnp.minimum(state.step, goal - state.time)
         move, wrong, error = flow_step(net, state.layers, part, X, y, h)
         ratio = wrong / jnp.maximum(accuracy * length(net, move), 1e-300)
         accepted = ratio <= 1.0
-        change = jnp.where(jnp.isfinite(ratio), SAFETY * jnp.maximum(ratio, 1e-12) ** (-1 / 3), SMALLEST)
+        change = jnp.where(jnp.isfinite(ratio), SAFETY * jnp.maximum(ratio, 1e-12) ** (-1 / 3), SMALLEST_CHANGE)
         now = jnp.where(accepted, jnp.where(h < state.step, goal, state.time + h), state.time)
-        wanted = jnp.clip(change, SMALLEST, LARGEST) * h
-        return _State(
+        wanted = jnp.clip(change, SMALLEST_CHANGE, LARGEST_CHANGE) * h
+        return _FlowState(
             jax.tree.map(lambda old, m: jnp.where(accepted, old + m, old), state.layers, move),
             now,
-            jnp.minimum(wanted, state.first + GROWTH * now),
+            jnp.minimum(wanted, state.first + STEP_GROWTH * now),
             state.first,
             state.steps + 1,
             jnp.where(accepted, jnp.max(jnp.abs(error)), state.residual),
         )
 
-    start = _linear(net, layers, X, y)
-    first = FIRST / jnp.maximum(start.values[-1], 1e-300)
-    state = _State(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
+    start = _linear_part(net, layers, X, y)
+    first = FIRST_STEP / jnp.maximum(start.values[-1], 1e-300)
+    state = _FlowState(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
     end = jax.lax.while_loop(unfinished, advance, state)
     return Trained(end.layers, end.steps, end.time >= goal if time is not None else end.residual < tolerance)

@@ -9,8 +9,8 @@ import numpy as np
 from widthwise.experiments.network_sums import Sums
 from widthwise.experiments.tally import Estimate, contract, jackknife, leaving_one_out, regression
 
-#: Network i belongs to block i mod BLOCKS; errors come from leaving out one block at a time.
-BLOCKS = 64
+#: Network i belongs to block i mod TRAINING_BLOCKS; errors come from leaving out one block at a time.
+TRAINING_BLOCKS = 64
 
 
 def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], controls) -> Sums:
@@ -21,7 +21,7 @@ def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[
     >>> found["counts"].sum(), found["sum:first"].sum()
     (np.float64(3.0), np.float64(7.0))
     """
-    member = (indices[:, None] % BLOCKS == np.arange(BLOCKS)).astype(float)
+    member = (indices[:, None] % TRAINING_BLOCKS == np.arange(TRAINING_BLOCKS)).astype(float)
     found = {
         "counts": member.sum(axis=0),
         "controls": contract(member, controls),
@@ -30,7 +30,7 @@ def sums_of(indices: np.ndarray, seen: Mapping[str, np.ndarray], plain: Mapping[
     for kind, rows in (("sum", seen), ("plain", plain)):
         for name, value in rows.items():
             flat = value.reshape(len(indices), int(np.prod(value.shape[1:])))
-            found[f"{kind}:{name}"] = contract(member, flat).reshape(BLOCKS, *value.shape[1:])
+            found[f"{kind}:{name}"] = contract(member, flat).reshape(TRAINING_BLOCKS, *value.shape[1:])
             if kind == "sum":
                 found[f"product:{name}"] = contract(controls, flat)
     return found

@@ -17,7 +17,7 @@ from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.network_sums import Sums
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.moments import BLOCKS, estimates
+from widthwise.experiments.training.moments import TRAINING_BLOCKS, estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
@@ -25,8 +25,8 @@ from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
 from widthwise.results.labels import TEST_PAIRS, label
 
-Algorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
-_PAIR = ("output", "test")
+TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
+_OUTPUT_TEST = ("output", "test")
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
@@ -40,7 +40,7 @@ def train(
     y_train: Any,
     X_test: Any,
     networks: int = 1000,
-    algorithm: Algorithm | None = None,
+    algorithm: TrainingAlgorithm | None = None,
     seed: int = 0,
     *,
     tolerance: float = 1e-6,
@@ -91,7 +91,7 @@ def train(
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
-    _require_room(net, len(X_test))
+    _require_room_for_covariances(net, len(X_test))
     tolerance = _check_tolerance(tolerance)
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
@@ -109,11 +109,11 @@ def train(
         initialisation=check_initialisation(net, initialisation),
     )
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
-    attrs = _report(ensemble, sums, networks)
+    attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
 
 
-def _report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
+def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
     """Counts of networks that went wrong, with their indices, and warnings where there are any."""
     used, again = int(sums["counts"].sum()), _again(ensemble)
     found: dict[str, Any] = {"networks": used}
@@ -161,7 +161,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         reduction = _reduction(plain.error, error)
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
-        dims = _PAIR if name == "mean" else TEST_PAIRS
+        dims = _OUTPUT_TEST if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
@@ -183,10 +183,10 @@ def _reduction(plain: np.ndarray, error: np.ndarray) -> float:
     return float(np.median((plain[scatter] / error[scatter]) ** 2)) if scatter.any() else math.nan
 
 
-def _check_algorithm(algorithm: Any, inputs: int) -> Algorithm:
+def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     if algorithm is None:
         return GradientFlow()
-    if not isinstance(algorithm, Algorithm):
+    if not isinstance(algorithm, TrainingAlgorithm):
         names = "GradientFlow(), GradientDescent(learning_rate), NewtonStep(), SGD, Momentum or Adam"
         raise InvalidInput("algorithm", repr(algorithm), names)
     size = getattr(algorithm, "batch_size", None)
@@ -205,9 +205,9 @@ def _check_tolerance(tolerance: Any) -> float:
     return value
 
 
-def _require_room(net: Network, tests: int) -> None:
+def _require_room_for_covariances(net: Network, tests: int) -> None:
     """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
     entries = (net.widths[-1] * tests) ** 2
     require_memory(
-        8 * 2 * 8 * BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
+        8 * 2 * 8 * TRAINING_BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.flow.kernels.equal_layers import Run, over_equal, runs_of
+from widthwise.flow.kernels.equal_layers import EqualLayers, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import InputTables
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.matrices import closed_pair
@@ -74,7 +74,7 @@ class _Norms:
 
 
 @partial(jax.jit, static_argnames="with_theta")
-def _closed_diagonal(runs: tuple[Run, ...], gram, with_theta: bool):
+def _closed_diagonal(runs: tuple[EqualLayers, ...], gram, with_theta: bool):
     def step(kernels, block):
         K, Theta = kernels
         entering = []

@@ -14,22 +14,22 @@ from widthwise.network.layered import numbered_blocks
 from widthwise.network.layers.base import Layer, role_fields
 
 #: Layers up to a numbered one, each with its numbers stacked over equal blocks.
-Run = tuple[Layer, ...]
+EqualLayers = tuple[Layer, ...]
 
 
-def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[Run, ...]:
+def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[EqualLayers, ...]:
     """Blocks of layers that end with a numbered one, equal neighbours stacked. Widths, which no rule reads, are one.
 
     >>> from widthwise.network import MLP
     >>> [len(run) for run in runs_of(MLP([2, 8, 8, 8, 1], "tanh").layers)]
     [1, 2]
     """
-    blocks = [tuple(map(_without_widths, block)) for block in numbered_blocks(layers)]
+    blocks = [tuple(map(_unsized, block)) for block in numbered_blocks(layers)]
     equal = [list(group) for _, group in groupby(blocks, key=jax.tree.structure)]
     return tuple(jax.tree.map(lambda *numbers: np.array(numbers, dtype), *group) for group in equal)
 
 
-def _without_widths(layer: Layer) -> Layer:
+def _unsized(layer: Layer) -> Layer:
     return replace(layer, **dict.fromkeys(role_fields(type(layer), "width"), 1))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.flow.kernels.diagonal_flow import Diagonal, closed_pair_of
-from widthwise.flow.kernels.equal_layers import Run, over_equal, runs_of
+from widthwise.flow.kernels.equal_layers import EqualLayers, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import LayerSeries
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.matrices import closed_pair
@@ -30,18 +30,18 @@ class ClosedTiles:
         self.dtype = dtype
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        variances = (_part(self.rows, a, self.dtype), _part(self.columns, b, self.dtype))
+        variances = (_inputs_of(self.rows, a, self.dtype), _inputs_of(self.columns, b, self.dtype))
         return [
             np.asarray(block) for block in _closed_tile(self.runs, gram.astype(self.dtype), *variances, **self.options)
         ]
 
 
-def _part(entering: Any, some: slice, dtype) -> Any:
+def _inputs_of(entering: Any, some: slice, dtype) -> Any:
     return jax.tree.map(lambda K: K[:, some].astype(dtype, copy=False), entering)
 
 
 @partial(jax.jit, static_argnames=("with_theta", "last_only"))
-def _closed_tile(runs: tuple[Run, ...], gram, K_aa, K_bb, with_theta: bool, last_only: bool):
+def _closed_tile(runs: tuple[EqualLayers, ...], gram, K_aa, K_bb, with_theta: bool, last_only: bool):
     def step(kernels, entrance):
         K, Theta = kernels
         for layer, a, b in zip(*entrance, strict=True):

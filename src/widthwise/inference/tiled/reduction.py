@@ -19,7 +19,7 @@ from widthwise.inference.tiled.skeleton import Skeleton, evenly_spread, skeleton
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.einsum import Operand, against
 from widthwise.inference.trained.trained_moments import Basis
-from widthwise.inference.trained.trained_output import Weights
+from widthwise.inference.trained.trained_output import TermWeights
 
 #: Letters of the weights of each kind, the one of the end first.
 LETTERS = {"H": "ap", "HH": "aqp", "dH": "apq", "ddH": "apqr"}
@@ -28,7 +28,7 @@ EXTERNAL = "abcd"
 
 
 class SkeletalWeights(NamedTuple):
-    """Weights (event orders, j, …) with one letter at chosen rates, and ℓ (chosen, modes) of that letter.
+    """TermWeights (event orders, j, …) with one letter at chosen rates, and ℓ (chosen, modes) of that letter.
 
     The axis of that letter comes right after j, so that two other letters lie together.
     """
@@ -60,7 +60,7 @@ class Reduction:
     def __init__(self, basis: Basis, clock: Clock, at_training: bool):
         rates, outputs = basis.rates, len(basis.target)
         self.basis = basis
-        self.weights = Weights(clock, dict.fromkeys("apqr", rates), 0 if at_training else basis.others, at_training)
+        self.weights = TermWeights(clock, dict.fromkeys("apqr", rates), 0 if at_training else basis.others, at_training)
         kinds = {kind: _WeightsOfKind(kind, self.weights) for kind in LETTERS}
         self.event_orders = {kind: weights.orders for kind, weights in kinds.items()}
         self.operands = SumOperands(
@@ -137,7 +137,7 @@ def _range(axis: str, letter: str, tile: Tile, modes: int) -> Any:
 
 
 def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, operands: SumOperands) -> list[Operand]:
-    """Weights with the ends that go with them, the letter of the tile's input joined to that input.
+    """TermWeights with the ends that go with them, the letter of the tile's input joined to that input.
 
     Letters besides those of the form: g, event orders; j and l, chosen ends; k, chosen rates of a letter (`skeletal`).
     For "dH, ε_p" with a training input z at q: w over (g, j, k, p), ℓ_kq U_zq, and the ends over (j, a).
@@ -168,9 +168,9 @@ def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, operan
 
 
 class _WeightsOfKind:
-    """Weights of one kind at chosen ends j, with `ends` (j, modes and test inputs); each letter's skeleton once."""
+    """TermWeights of one kind at chosen ends j, with `ends` (j, modes and test inputs); each letter's skeleton once."""
 
-    def __init__(self, kind: str, weights: Weights):
+    def __init__(self, kind: str, weights: TermWeights):
         self.kind, self.inner, self.weights, self.rates = kind, LETTERS[kind][1:], weights, weights.rates["a"]
         self.by_letter: dict[str, SkeletalWeights] = {}
         looked_at = dict.fromkeys(self.inner, evenly_spread(self.rates))
@@ -188,11 +188,11 @@ class _WeightsOfKind:
         self.ends = np.concatenate([combine[:, :modes], np.repeat(combine[:, modes:], weights.others, 1)], axis=1)
 
     def _evaluate(self, ends: np.ndarray, tests: int, rates: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """Weights with a at the rates `ends` and at some test inputs, other letters at their rates."""
+        """TermWeights with a at the rates `ends` and at some test inputs, other letters at their rates."""
         return getattr(replace(self.weights, rates=rates | {"a": ends}, others=tests), self.kind)()
 
     def skeletal(self, letter: str) -> SkeletalWeights:
-        """Weights with the other letters at all modes, the letter at its chosen rates.
+        """TermWeights with the other letters at all modes, the letter at its chosen rates.
 
         For the letter of the end, of three others the last one is at chosen rates: no array has three axes of modes.
         """

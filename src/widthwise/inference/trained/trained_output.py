@@ -56,7 +56,7 @@ def trained_output(clock: Clock, rates: np.ndarray, others: int, at_training: bo
     >>> [len(term.factors) for term in trained_output(Clock(0.0, None), np.array([1.0, 2.0]), 1)]
     [1, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4]
     """
-    weights = Weights(clock, dict.fromkeys("apqr", rates), others, at_training)
+    weights = TermWeights(clock, dict.fromkeys("apqr", rates), others, at_training)
     errors = Factor("z", "J", "p"), Factor("z", "K", "q"), Factor("z", "M", "r")
     H_ap, H_aq, H_qp = Factor("H", "IJ", "ap"), Factor("H", "IJ", "aq"), Factor("H", "JK", "qp")
     terms = [
@@ -76,8 +76,8 @@ def trained_output(clock: Clock, rates: np.ndarray, others: int, at_training: bo
     return terms
 
 
-def _weighted_factors(weights: Weights, values: np.ndarray, letters: str, *factors: Factor) -> Monomial:
-    """Weights × factors, in two pieces where the weights factorise."""
+def _weighted_factors(weights: TermWeights, values: np.ndarray, letters: str, *factors: Factor) -> Monomial:
+    """TermWeights × factors, in two pieces where the weights factorise."""
     if not weights.factorise:
         return Monomial((Operand(values, letters),), factors)
     inner = (Operand(values[0], letters[1:]),) if letters[1:] else ()
@@ -85,8 +85,8 @@ def _weighted_factors(weights: Weights, values: np.ndarray, letters: str, *facto
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights of all terms, for rates by letter; the indices follow a in the order of theory §8.
+class TermWeights:
+    """TermWeights of all terms, for rates by letter; the indices follow a in the order of theory §8.
 
     Along a stand the modes with the rates of "a", then the test inputs. Trained to convergence weights `factorise` into
     that of the end, a, and that of the events before: the axis of a then has length one, and `ends` goes with it.
@@ -107,7 +107,7 @@ class Weights:
         return np.concatenate([1.0 / self.rates["a"], np.ones(self.others)])
 
     def with_ends(self, values: np.ndarray) -> np.ndarray:
-        """Weights (a, …) with the whole axis of a, whether they factorise or not."""
+        """TermWeights (a, …) with the whole axis of a, whether they factorise or not."""
         return values * self.ends().reshape(-1, *(1 for _ in values.shape[1:])) if self.factorise else values
 
     def free(self) -> dict[int, np.ndarray]:
@@ -147,7 +147,7 @@ class Weights:
         return orders
 
     def _chain(self, *nodes: Any) -> np.ndarray:
-        """Weights (a, …) of a chain through the given rates, which are laid out over the indices that follow a."""
+        """TermWeights (a, …) of a chain through the given rates, which are laid out over the indices that follow a."""
         inner = np.broadcast_shapes(*(np.shape(node) for node in nodes))
         if self.factorise:
             return np.broadcast_to(self.clock.chain(*nodes), (1, *inner))

@@ -24,7 +24,7 @@ from widthwise.network.validation import check_integer
 #: Kinds by the name that stands in text forms.
 KINDS: dict[str, type[Layer]] = {}
 
-Kind = TypeVar("Kind", bound="type[Layer]")
+KindOfLayer = TypeVar("KindOfLayer", bound="type[Layer]")
 
 
 class Signal(NamedTuple):
@@ -94,7 +94,7 @@ def role_fields(cls: type, role: str) -> list[str]:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, width))
-def layer_kind(name: str) -> Callable[[Kind], Kind]:
+def layer_kind(name: str) -> Callable[[KindOfLayer], KindOfLayer]:
     """Make a class a kind of layer: a frozen dataclass, a pytree whose leaves are its numbers, a name in text forms.
 
     >>> @layer_kind("gain of an example")
@@ -104,7 +104,7 @@ def layer_kind(name: str) -> Callable[[Kind], Kind]:
     (Gain(factor=2.0), [2.0])
     """
 
-    def register(cls: Kind) -> Kind:
+    def register(cls: KindOfLayer) -> KindOfLayer:
         made = dataclass(frozen=True)(cls)
         made.kind = name
         register_pytree(made, role_fields(made, "number"))
