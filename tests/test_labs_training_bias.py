@@ -105,7 +105,7 @@ def test_diagonal_flow_follows_the_gradient_of_its_network():
 
     step = 1e-6
     moved = start - step * np.asarray(jax.grad(loss)(jnp.asarray(start)))
-    trained = diagonal.diagonal_flow(problem, 1.0)
+    trained = diagonal.flow_from_scale(problem, 1.0)
     early = np.array([np.interp(step, trained.times, row) for row in trained.beta])
     assert np.allclose(early, moved[0] ** 2 - moved[1] ** 2, rtol=1e-4, atol=1e-9)
 

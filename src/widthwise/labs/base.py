@@ -91,7 +91,7 @@ class Outcome:
 Outcomes = Mapping[int, list[Outcome]]
 Experiment = Callable[[int, int], Outcome]
 Drawing = Callable[[Any, Outcomes], None]
-Sizes = tuple[int, ...]
+LabSizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,23 @@ class Lab:
     title: str
     statement: str
     experiment: Experiment
-    sizes: Sizes
-    quick_sizes: Sizes
+    sizes: LabSizes
+    quick_sizes: LabSizes
     draw: Drawing
 
     @classmethod
     def described(
-        cls, name: str, text: str | None, experiment: Experiment, draw: Drawing, sizes: Sizes, quick_sizes: Sizes = ()
+        cls,
+        name: str,
+        text: str | None,
+        experiment: Experiment,
+        draw: Drawing,
+        sizes: LabSizes,
+        quick_sizes: LabSizes = (),
     ) -> Lab:
         """A lab whose text, the docstring of its file, is a title and below an empty line the statement.
 
-        A quick run takes the first two sizes unless told otherwise.
+        Without sizes of its own a quick run takes the first two.
 
         >>> lab = Lab.described("rest", "all at rest\\n\\nNothing\\nmoves.", lambda n, seed: Outcome(()), print, (1, 2))
         >>> lab.title, lab.statement

@@ -120,8 +120,6 @@ def experiment(width: int, seed: int) -> Outcome:
     for number, neurons in enumerate((width, WIDER * width)):
         net = network(neurons, "relu")
         networks = ensemble(net, 2 * seed + number, NETWORKS)
-        if not number:
-            few = jax.tree.map(lambda part: part[:FEW], networks)
         found = thrown(net, networks, np.full((1, NETWORKS), FACTOR), 0.0, 60)
         size = np.abs(found[0][0])
         peaks.append(np.log(size.max(axis=1)))
@@ -129,7 +127,7 @@ def experiment(width: int, seed: int) -> Outcome:
         settled.append(size.shape[1] - (size[:, ::-1] > SETTLED).argmax(axis=1))
         rates.append(np.mean(-1.0 / np.log(np.abs(1.0 - found[1][0, :, -1]))))
     half, up = 0.5 * math.log(WIDER), 1.0 / math.log(FACTOR - 1.0)
-    factors = np.broadcast_to(FACTORS[:, None], (len(FACTORS), FEW))
+    few, factors = ensemble(network(width, "relu"), 2 * seed, FEW), np.tile(FACTORS[:, None], FEW)
     linear, relu = (thrown(network(width, name), few, factors, TARGET) for name in ("linear", "relu"))
     claims = (
         *_map_claims(width, few, linear),

@@ -64,8 +64,7 @@ def _eigenvalues(widths: tuple[int, ...], seed: int) -> np.ndarray:
 
 def experiment(width: int, seed: int) -> Outcome:
     law, deep = product_law([width] * width), product_law([width] * (4 * width))
-    logs = np.asarray(_log_lengths(width, width, seed, NETWORKS))
-    very = np.asarray(_log_lengths(width, 4 * width, seed, NETWORKS))
+    logs, very = (np.asarray(_log_lengths(width, depth, seed, NETWORKS)) for depth in (width, 4 * width))
     n = PER_SIZE * width
     equal, unequal = product_spectrum([n] * (FACTORS + 1)), product_spectrum([n, n // 2, 2 * n])
     spectra = [_eigenvalues(some.widths, seed) for some in (equal, unequal)]

@@ -80,12 +80,11 @@ def _drift_claims(batch: int, seed: int) -> list[Claim]:
     claims = []
     for number, eta in enumerate(RATES):
         keys = jax.random.split(jax.random.PRNGKey(7919 * seed + 10 * batch + number), RUNS)
-        steps = round(TIME / eta)
-        change, predicted = map(np.asarray, _two_scales(scale, centre, eta, NOISE**2 / batch, steps, keys))
+        found = _two_scales(scale, centre, eta, NOISE**2 / batch, round(TIME / eta), keys)
         wrong = {"no entropic force": 0.0, "the same at every batch size": float(batch)}
         if eta != RATES[0]:
             wrong["a rate like η, not η²"] = RATES[0] / eta
-        ratio = ratio_and_error(change, predicted)
+        ratio = ratio_and_error(*map(np.asarray, found))
         claims.append(Claim(f"drift of Σλ over prediction, η = {eta:g}", 1.0, *ratio).rejects(wrong))
     return claims
 

@@ -15,14 +15,7 @@ from scipy.spatial.distance import cdist
 
 from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
-from widthwise.labs.tools.coverings import (
-    ellipsoid_bits,
-    extend,
-    greedy_net,
-    lipschitz_constants,
-    lipschitz_net,
-    lipschitz_packing,
-)
+from widthwise.labs.tools import coverings
 from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
@@ -75,17 +68,17 @@ def stable_width(members: np.ndarray, bits: int, seed: int) -> tuple[float, floa
     entropy number lying in [r/2, r]; the product of the constants on the net; the largest distance between one of these
     members and where the two maps lead it.
     """
-    net, radius = greedy_net(members, 2**bits)
+    net, radius = coverings.greedy_net(members, 2**bits)
     random = np.random.default_rng([seed, bits, 4])
     matrix = random.normal(size=(members.shape[1], PER_BIT * bits)) / np.sqrt(PER_BIT * bits)
-    there, back = lipschitz_constants(members[net], members[net] @ matrix)
+    there, back = coverings.lipschitz_constants(members[net], members[net] @ matrix)
     room = np.sqrt(STEEPNESS / (there * back))
     distances = cdist(members, members[net])
     points, codes, found, worst = members[net], members[net] @ matrix, members[net], 0.0
     for index in np.argsort(distances.min(axis=1))[-TRIED:]:
         member, start = members[index], members[net[distances[index].argmin()]]
-        code = extend(points, codes, there * room, member, member @ matrix)
-        value = extend(codes, found, back * room, code, start)
+        code = coverings.extend(points, codes, there * room, member, member @ matrix)
+        value = coverings.extend(codes, found, back * room, code, start)
         points, codes, found = np.vstack([points, member]), np.vstack([codes, code]), np.vstack([found, value])
         worst = max(worst, float(np.linalg.norm(member - value)))
     return radius, there * back, worst
@@ -99,7 +92,7 @@ def nearest_zigzag(values: np.ndarray, bits: int) -> np.ndarray:
     followed = np.zeros_like(values)
     for k in range(1, bits + 1):
         followed[:, k] = followed[:, k - 1] + np.where(values[:, k] > followed[:, k - 1], 1.0, -1.0) / (bits + 1)
-    known = {tuple(row) for row in (lipschitz_net(bits) * (bits + 1)).round().astype(int)}
+    known = {tuple(row) for row in (coverings.lipschitz_net(bits) * (bits + 1)).round().astype(int)}
     if not all(tuple(row) in known for row in (followed * (bits + 1)).round().astype(int)):
         raise AssertionError("a function followed a path that is not in the net")
     return np.abs(values - followed).max(axis=1)
@@ -111,7 +104,7 @@ def _lipschitz_claims(bits: int, seed: int) -> list[Claim]:
     slopes[:2] = [[1.0], [-1.0]]
     exact = 1.0 / (bits + 1)
     covered = nearest_zigzag(np.cumsum(slopes, axis=1) * exact, bits).max()
-    packed = lipschitz_packing(bits)
+    packed = coverings.lipschitz_packing(bits)
     apart = min(cdist(packed[i : i + 1], packed[i + 1 :], "chebyshev").min() for i in range(len(packed) - 1))
     wrong = {"1/n": 1 / bits, "half": exact / 2}
     return [
@@ -126,7 +119,7 @@ def _disc_claims(bits: int, seed: int) -> list[Claim]:
     side = np.arange(-1.0, 1.0 + GRID / 2, GRID)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     grid = np.random.default_rng([seed, bits, 5]).permutation(grid[np.linalg.norm(grid, axis=1) <= 1.0])
-    _, radius = greedy_net(grid, 2**bits)
+    _, radius = coverings.greedy_net(grid, 2**bits)
     bound = 1.0 / (1.0 - 2.0 ** (-bits / 2))
     covering, packing = (radius + GRID) * 2 ** (bits / 2), radius / 2 * 2 ** (bits / 2)
     covers = Claim.exactly("disc: covering radius × 2^(n/2)", 1.0, covering, ROUNDING, "at least")
@@ -137,7 +130,7 @@ def _disc_claims(bits: int, seed: int) -> list[Claim]:
 def _rate_claims() -> tuple[list[Claim], dict[str, Any]]:
     axes, scales, claims, curves = np.arange(1.0, 200_000.0), np.geomspace(1e-2, 2e-4, 12), [], {}
     for decay in DECAYS:
-        both = np.array([ellipsoid_bits(axes**-decay, r**decay) for r in scales])
+        both = np.array([coverings.ellipsoid_bits(axes**-decay, r**decay) for r in scales])
         curves[f"ellipsoid {decay:g}"] = (both, scales**decay)
         for bound, name in zip(both.T, ("least", "most"), strict=True):
             fit = slope_with_error(np.log(bound), decay * np.log(scales))

@@ -9,7 +9,6 @@ of the top eigenvectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -191,10 +190,9 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     layers.legend(ncols=2, loc="upper center", fontsize=7)
 
 
-def _draw_density(axis: Any, classes: int, one: Mapping[str, Any]) -> None:
+def _draw_density(axis: Any, classes: int, one: Any) -> None:
     """Density of the eigenvalues of H by stochastic Lanczos, and of G; outliers marked."""
-    net = network(classes)
-    u, outputs, loss = _loss_of(net, one["trained"], one["X"], one["labels"])
+    u, outputs, loss = _loss_of(network(classes), one["trained"], one["X"], one["labels"])
     of_outputs = partial(cross_entropy, labels=one["labels"])
     products = {"$H$": hessian_product(loss, u), "$G$": gauss_newton_product(outputs, of_outputs, u)}
     at = np.linspace(-0.15, 1.15 * one["tops"][MAIN, 0, 0], 500)

@@ -59,11 +59,11 @@ class DiagonalFlow:
     nu: np.ndarray
 
 
-def diagonal_flow(problem: SparseProblem, alpha: float) -> DiagonalFlow:
+def flow_from_scale(problem: SparseProblem, alpha: float) -> DiagonalFlow:
     """Gradient flow of ½‖Xβ − y‖², β = θ₊² − θ₋², from θ± = αθ_0, until no residual exceeds 1e-11.
 
     >>> problem = SparseProblem.draw(20, 0)
-    >>> trained = diagonal_flow(problem, 1.0)
+    >>> trained = flow_from_scale(problem, 1.0)
     >>> bool(np.abs(problem.X @ trained.beta[:, -1] - problem.y).max() < 2e-11)
     True
     """
@@ -127,7 +127,7 @@ def experiment(features: int, seed: int) -> Outcome:
     L1, L2 = least_absolute_sum(problem.X, problem.y), least_weighted_square(problem)
     claims, path = [], {}
     for alpha in TRAINED:
-        trained, best = diagonal_flow(problem, alpha), least_q(problem, alpha)
+        trained, best = flow_from_scale(problem, alpha), least_q(problem, alpha)
         end, c = trained.beta[:, -1], (alpha * problem.start) ** 2
         even = least_q(replace(problem, start=np.ones(features)), alpha)
         wrong = {"the flow ends at the least L1 norm": L1, "at the least weighted L2 norm": L2}

@@ -63,8 +63,9 @@ def _ridge_claims(width: int, seed: int) -> list[Claim]:
     """Ridge regression on the tangent features of a network, through its kernel, and as a Gaussian process."""
     net, X = network(width, 2), circle(POINTS + 1)
     y = np.random.default_rng(seed).standard_normal(POINTS)
-    layers = sample_parameters(net, network_key(seed, 0))
-    phi = np.asarray(_features(net, layers, X))
+    # ∂z_a/∂θ in units of √λ: (inputs, parameters)
+    features = jax.jit(lambda net, layers, X: expand(net, layers, X, jnp.zeros(1)).phi)
+    phi = np.asarray(features(net, sample_parameters(net, network_key(seed, 0)), X))
     H = phi @ phi.T
     train, test = slice(POINTS), slice(POINTS, None)
 
@@ -83,12 +84,6 @@ def _ridge_claims(width: int, seed: int) -> list[Claim]:
     ]
 
 
-@jax.jit
-def _features(net: MLP, layers, X):
-    """∂z_a/∂θ in units of √λ: (inputs, parameters)."""
-    return expand(net, layers, X, jnp.zeros(1)).phi
-
-
 def _hilbert(width: int, seed: int) -> list[Claim]:
     """The kernel Θ on a circle: eigenvalues against Gegenbauer's, the reproducing property, the norm."""
     net, grid = network(width, 2), circle(96, 0.0)
@@ -96,8 +91,7 @@ def _hilbert(width: int, seed: int) -> list[Claim]:
     found = mercer(Theta, np.full(len(grid), 1.0 / len(grid)), floor=1e-12)
     rng = np.random.default_rng(seed)
     at, weights = rng.choice(len(grid), 5, replace=False), rng.standard_normal(5)
-    f = Theta[:, at] @ weights
-    x = int(rng.integers(len(grid)))
+    f, x = Theta[:, at] @ weights, int(rng.integers(len(grid)))
     plain, norm = np.mean(f * Theta[:, x]), weights @ Theta[np.ix_(at, at)] @ weights
     by_degree = eigenvalues(2, _last_tangent_kernel(net, *_nodes(2)).ravel(), 3)
     size = 1e-5 * np.abs(f).max()
@@ -199,24 +193,18 @@ def _ranks(width: int, seed: int) -> list[Claim]:
     of degree one alone.
     """
     odd, even = circle(7), circle(8)
-
-    def rank(activation: Any, X: np.ndarray) -> Any:
-        kernel = _first_kernel(MLP([2, width, 1], activation, C_W=2.0), seed, X)
-        return np.linalg.matrix_rank(kernel, tol=1e-9, hermitian=True)
-
     quadratic = multiplicity(2, 0) + multiplicity(2, 2)
-    repeated = np.concatenate([odd, odd[:1]])
+
+    def rank(what: str, activation: Any, X: np.ndarray, expected: int, wrong: dict[str, Any]) -> Claim:
+        kernel = _first_kernel(MLP([2, width, 1], activation, C_W=2.0), seed, X)
+        found = np.linalg.matrix_rank(kernel, tol=1e-9, hermitian=True)
+        return Claim.exactly(f"rank, {what}", expected, found, 0.1).rejects(wrong)
+
     return [
-        Claim.exactly("rank, swish, 7 directions", 7.0, rank("swish", odd), 0.1).rejects({"as z²": quadratic}),
-        Claim.exactly("rank, z², 7 directions", quadratic, rank(jnp.square, odd), 0.1).rejects(
-            {"positive definite": 7.0}
-        ),
-        Claim.exactly("rank, swish, one of 8 repeated", 7.0, rank("swish", repeated), 0.1).rejects(
-            {"positive definite": 8.0}
-        ),
-        Claim.exactly("rank, swish, 4 antipodal pairs", 4.0 + multiplicity(2, 1), rank("swish", even), 0.1).rejects(
-            {"positive definite": 8.0}
-        ),
+        rank("swish, 7 directions", "swish", odd, 7, {"as z²": quadratic}),
+        rank("z², 7 directions", jnp.square, odd, quadratic, {"positive definite": 7}),
+        rank("swish, one of 8 repeated", "swish", np.concatenate([odd, odd[:1]]), 7, {"positive definite": 8}),
+        rank("swish, 4 antipodal pairs", "swish", even, 4 + multiplicity(2, 1), {"positive definite": 8}),
     ]
 
 

@@ -97,7 +97,7 @@ def _noise(size: int, seed: int) -> list[Claim]:
         expected = (1.0 - DECAY / t * CURVATURE) ** 2 * expected + (DECAY / t * NOISE) ** 2
     limit = DECAY**2 * NOISE**2 / (2.0 * DECAY * CURVATURE - 1.0)
     x = np.sqrt(SUMMABLE * CURVATURE)
-    stuck = float(np.sinc(x))
+    stuck = np.sinc(x)
     return [
         Claim.mean("noise: E w² at a constant rate", stationary, w[:, 0] ** 2).rejects(
             {"ηs²/2λ": CONSTANT * NOISE**2 / (2.0 * CURVATURE)}
@@ -150,10 +150,8 @@ def largest_eigenvalue(net: MLP) -> tuple[float, float, np.ndarray]:
     Theta, H1, A, B = (th[name].values[0] for name in ("Theta", "H1", "A", "B"))
     values, u = np.linalg.eigh(Theta)
     covariance, top = A + np.einsum("acbd->abcd", B) + np.einsum("adbc->abcd", B), u[:, -1]
-    shift = float(top @ H1 @ top)
-    for p in range(len(values) - 1):
-        moved = np.einsum("abcd,a,b,c,d", covariance, top, u[:, p], top, u[:, p])
-        shift += float(moved) / (values[-1] - values[p])
+    moved = np.einsum("abcd,a,bp,c,dp->p", covariance, top, u[:, :-1], top, u[:, :-1])
+    shift = top @ H1 @ top + np.sum(moved / (values[-1] - values[:-1]))
     return float(values[-1]), float(shift), top
 
 
@@ -195,8 +193,7 @@ def experiment(width: int, seed: int) -> Outcome:
 
 def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
-    first = outcomes[min(outcomes)]
-    for number, outcome in enumerate(first):
+    for number, outcome in enumerate(outcomes[min(outcomes)]):
         left.plot(outcome.curves["rates"], outcome.curves["factors"], **style(number), label=f"data of seed {number}")
     left.axhline(1.0, color="black", linewidth=0.8)
     left.axvline(2.0, color="black", linewidth=0.8)

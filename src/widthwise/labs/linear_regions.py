@@ -110,17 +110,14 @@ def _random(width: int, hidden: int, seed: int) -> tuple[Claim, float]:
     return claim, float(kinks[width].mean())
 
 
-def _task(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    X = np.random.default_rng(seed).uniform(-1.5, 1.5, size=(POINTS, 2))
-    return X, np.sin(2.0 * X[:, 0]) * np.cos(2.0 * X[:, 1])
-
-
 def _trained_claims(width: int, hidden: int, seed: int) -> tuple[tuple[Claim, ...], list[list[PolygonPieces]]]:
     """Kinks on the segment and pieces in the square after training; the pieces before and after."""
     net, neurons = network(width, hidden), hidden * width
     start = _drawn_networks(net, seed, TRAINED)
     stacked = jax.tree.map(lambda *some: jnp.stack(some), *start)
-    trained = jax.tree.map(np.asarray, _trained_by_adam(net, stacked, *_task(seed)))
+    X = np.random.default_rng(seed).uniform(-1.5, 1.5, size=(POINTS, 2))
+    y = np.sin(2.0 * X[:, 0]) * np.cos(2.0 * X[:, 1])
+    trained = jax.tree.map(np.asarray, _trained_by_adam(net, stacked, X, y))
     end = [jax.tree.map(lambda array, k=k: array[k], trained) for k in range(TRAINED)]
     pieces = [[linear_pieces_in_polygon(one, SQUARE) for one in which] for which in (start, end)]
     kinks = [_kinks(one) / neurons for one in end]

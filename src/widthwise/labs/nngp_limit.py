@@ -76,8 +76,7 @@ def _shallow(width: int, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]]:
     K, V = float(th["K"].values[-1, 0, 0]), float(th["V"].values[-1, 0, 0, 0, 0])
     first = dense_kernel(net.C_b[0], net.C_W[0], float(X[0] @ X[0]) / net.widths[0])
     moment = net.C_W[-1] ** 2 * _fourth_moment(net, first)
-    observed = np.stack(_shallow_observables(net, seed, NETWORKS, blocks=BLOCKS))
-    kernels, *outputs = observed.reshape(3, BLOCKS, -1)
+    kernels, *outputs = np.reshape(_shallow_observables(net, seed, NETWORKS, blocks=BLOCKS), (3, BLOCKS, -1))
     variance = width * ((kernels - K) ** 2).mean(axis=1)
     # K is known, so that these are unbiased: E z⁴ − 3K²
     gaussian, uniform = (width * ((z**4).mean(axis=1) - 3 * K * (2 * (z**2).mean(axis=1) - K)) for z in outputs)

@@ -74,7 +74,9 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
     quartic = variance**2 * (3 * square**2 + (UNIFORM_KURTOSIS - 3) * fourth).mean(axis=1)
     G = variance * gaussian[:, -1, 0]
     law, beta = relu_derivative_law(net, U), log_normal_exponent(net)
-    quantile = _quantile(law)
+    # the kernel that is exceeded by all but the share TAIL of the networks
+    log_quantile: Any = brentq(lambda t: float(law.kernel_cdf(math.exp(t))) - TAIL, -40.0, 5.0)
+    quantile = math.exp(log_quantile)
     shallow = relu_derivative_law(network(net.n).replace(widths=[FEATURES, *[net.n] * (HIDDEN - 1), 1]), U)
     log_normal = norm.cdf((math.log(quantile / law.variance) + beta / 2) / math.sqrt(beta))
     logs = np.log(G[G > 0.0])
@@ -97,18 +99,10 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
     return claims, curves | {"exact kurtosis": other.kurtosis[1:]}
 
 
-def _quantile(law: Any) -> float:
-    """The kernel that is exceeded by all but the share TAIL of the networks."""
-    log_quantile: Any = brentq(lambda t: float(law.kernel_cdf(math.exp(t))) - TAIL, -40.0, 5.0)
-    return math.exp(log_quantile)
-
-
 def _log_variance(law: Any) -> float:
     """Variance of log Ĝ, given that it is not zero."""
-    kernel = law.kernel
-    weights = kernel.weights / kernel.weights.sum()
-    mean = float(weights @ kernel.log_g)
-    return float(weights @ (kernel.log_g - mean) ** 2)
+    log_g, weights = law.kernel.log_g, law.kernel.weights / law.kernel.weights.sum()
+    return float(weights @ (log_g - weights @ log_g) ** 2)
 
 
 @over_networks

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +156,12 @@ def run_lab(
     if not seeds:
         raise InvalidInput("seeds", "an empty list", "at least one non-negative integer")
     sizes = lab.quick_sizes if quick else lab.sizes
-    start, outcomes, done = time.perf_counter(), {size: [] for size in sizes}, 0
+    start, outcomes = time.perf_counter(), {size: [] for size in sizes}
     with DelayedProgress(lab.name, progress) as bar:
-        for size in sizes:
-            for seed in seeds:
-                outcomes[size].append(lab.experiment(size, seed))
-                done += 1
-                forget_programs()
-                bar(done, len(sizes) * len(seeds))
+        for done, (size, seed) in enumerate(product(sizes, seeds), 1):
+            outcomes[size].append(lab.experiment(size, seed))
+            forget_programs()
+            bar(done, len(sizes) * len(seeds))
     rows = tuple(_claim_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
     return LabResult(lab, rows, outcomes, time.perf_counter() - start)
 

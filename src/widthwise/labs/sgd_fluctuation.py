@@ -112,8 +112,7 @@ def draw_problem(model: str, seed: int) -> NoisyProblem:
     random = np.random.default_rng([seed, len(model)])
     X = random.uniform(-1.5, 1.5, (SAMPLES, FEATURES))
     y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.7 * random.normal(size=SAMPLES)
-    start = 1.5 * random.normal(size=MODELS[model][1])
-    return NoisyProblem(jnp.asarray(X), jnp.asarray(y), jnp.asarray(start))
+    return NoisyProblem(*map(jnp.asarray, (X, y, 1.5 * random.normal(size=MODELS[model][1]))))
 
 
 def _first_steps(model: str, eta: float, readings: SteadyReading, begin, end) -> Claim:

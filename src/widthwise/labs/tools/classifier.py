@@ -74,16 +74,14 @@ def train_network(
 ) -> tuple[Any, Any]:
     """Full-batch training by an optax optimiser, looked at every so many steps; may be jitted and batched.
 
+    The trained parameters, and the records stacked along the first axis.
+
     Parameters
     ----------
     loss, start : a function of the parameters, and where they start; any pytree.
     optimiser : an optax transformation.
     blocks, every : so many times so many steps.
     observe : what to record of the parameters before every block.
-
-    Returns
-    -------
-    The trained parameters, and the records stacked along the first axis.
 
     >>> end, path = train_network(
     ...     lambda x: x**2, jnp.array(1.0), optax.sgd(0.25), blocks=2, every=1, observe=lambda x: x
@@ -102,16 +100,6 @@ def train_network(
 
     (end, _), records = jax.lax.scan(block, (start, optimiser.init(start)), None, length=blocks)
     return end, records
-
-
-def class_means(features: Any, labels: Any, classes: int) -> jax.Array:
-    """Mean of the features (inputs, …) over the inputs of each class: (classes, …).
-
-    >>> class_means(jnp.array([1.0, 3.0, 5.0]), np.array([0, 0, 1]), 2).tolist()
-    [2.0, 5.0]
-    """
-    members = jax.nn.one_hot(labels, classes)
-    return jnp.tensordot(members / members.sum(axis=0), features, ([0], [0]))
 
 
 class Collapse(NamedTuple):
@@ -147,7 +135,8 @@ def collapse(features: Any, labels: Any, W: Any, z: Any) -> Collapse:
     (True, [-0.5, -0.5, -0.5], 1.0)
     """
     classes = len(W)
-    means = class_means(features, labels, classes)
+    members = jax.nn.one_hot(labels, classes)
+    means = (members / members.sum(axis=0)).T @ features
     centred, scatter = means - means.mean(axis=0), features - means[labels]
     between = centred.T @ centred / classes
     squares = jnp.sum(centred**2, axis=1)

@@ -26,6 +26,8 @@ def over_networks(one: Callable[..., Any]) -> Callable[..., Any]:
     >>> many_outputs = over_networks(lambda net, key, X: outputs(net, sample_parameters(net, key), X))
     >>> many_outputs(MLP([2, 3, 1], "tanh"), 0, 6, np.ones((4, 2)), blocks=2).shape
     (6, 1, 4)
+    >>> ensemble(MLP([2, 3, 1], "tanh"), 0, 5)[0].W.shape
+    (5, 3, 2)
     """
 
     @jax.jit
