@@ -14,9 +14,9 @@ from widthwise.experiments.sampler import forward, network_key, sample_parameter
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.labs import kernels, lazy_vs_rich, learning_rate, ntk_convergence
-from widthwise.labs.tools import determinantal, hilbert, sphere
+from widthwise.labs.tools import determinantal, mercer_spectra
+from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
-from widthwise.labs.tools.widths import extrapolated
 from widthwise.network import MLP
 
 
@@ -25,7 +25,7 @@ class TestSphere:
     def test_multiplicities_count_polynomials(self, dimension):
         """Harmonics up to degree ℓ span the polynomials of degree ≤ ℓ restricted to the sphere."""
         for degree in range(1, 6):
-            harmonics = sum(sphere.multiplicity(dimension, k) for k in range(degree + 1))
+            harmonics = sum(mercer_spectra.multiplicity(dimension, k) for k in range(degree + 1))
             restricted = (
                 math.comb(dimension + degree, degree) - math.comb(dimension + degree - 2, degree - 2)
                 if degree > 1
@@ -41,22 +41,22 @@ class TestSphere:
         total = quadrature.quad(density, -1, 1)[0]
         for power, degree in [(0, 0), (3, 1), (4, 2), (5, 5), (9, 3)]:
             found = quadrature.quad(
-                lambda t, p=power, d=degree: t**p * sphere.polynomial(dimension, d, t) * density(t), -1, 1
+                lambda t, p=power, d=degree: t**p * mercer_spectra.polynomial(dimension, d, t) * density(t), -1, 1
             )[0]
-            assert sphere.power_eigenvalue(dimension, power, degree) == pytest.approx(found / total, rel=1e-9)
+            assert mercer_spectra.power_eigenvalue(dimension, power, degree) == pytest.approx(found / total, rel=1e-9)
 
     def test_eigenvalues_with_multiplicities_add_up_to_the_kernel_at_one_point(self):
-        t, _ = sphere.cosines(4, 64)
-        values = sphere.eigenvalues(4, np.exp(t), 20)
-        total = sum(sphere.multiplicity(4, degree) * value for degree, value in enumerate(values))
+        t, _ = mercer_spectra.cosines(4, 64)
+        values = mercer_spectra.eigenvalues(4, np.exp(t), 20)
+        total = sum(mercer_spectra.multiplicity(4, degree) * value for degree, value in enumerate(values))
         assert total == pytest.approx(math.e, rel=1e-12)
 
     def test_random_points_on_the_sphere_have_the_same_spectrum(self):
         rng = np.random.default_rng(1)
         X = rng.standard_normal((600, 3))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
-        t, _ = sphere.cosines(3, 40)
-        expected = sphere.eigenvalues(3, np.exp(t), 2)
+        t, _ = mercer_spectra.cosines(3, 40)
+        expected = mercer_spectra.eigenvalues(3, np.exp(t), 2)
         found = np.linalg.eigvalsh(np.exp(X @ X.T) / len(X))[::-1]
         # relative scatter of a sample eigenvalue is about √(2/points), and its square of the next order
         assert found[0] == pytest.approx(expected[0], rel=4 * math.sqrt(2 / 600))
@@ -64,7 +64,7 @@ class TestSphere:
 
     def test_too_many_degrees_are_refused(self):
         with pytest.raises(InvalidInput, match="half the number of nodes"):
-            sphere.eigenvalues(3, np.ones(8), 5)
+            mercer_spectra.eigenvalues(3, np.ones(8), 5)
 
 
 class TestSpectra:
@@ -75,7 +75,7 @@ class TestSpectra:
         )
         point, others = kernels._nodes(dimension, 48)
         flow = kernel_flow(net, point, others, last_only=True)
-        expected = [sphere.eigenvalues(dimension, kernel[-1][0], 6) for kernel in (flow.K, flow.Theta)]
+        expected = [mercer_spectra.eigenvalues(dimension, kernel[-1][0], 6) for kernel in (flow.K, flow.Theta)]
         np.testing.assert_allclose(kernels.hermite_spectrum(net, 6), expected, atol=1e-11)
 
     def test_odd_degrees_above_one_vanish_for_swish(self):
@@ -88,7 +88,7 @@ class TestHilbert:
         rng = np.random.default_rng(0)
         root = rng.standard_normal((6, 9))
         K, weights = root @ root.T, rng.random(6)
-        found = hilbert.mercer(K, weights)
+        found = mercer_spectra.mercer(K, weights)
         np.testing.assert_allclose((found.functions * found.values) @ found.functions.T, K, atol=1e-12)
         np.testing.assert_allclose((found.functions.T * weights) @ found.functions, np.eye(6), atol=1e-12)
 
@@ -96,12 +96,12 @@ class TestHilbert:
         rng = np.random.default_rng(0)
         root = rng.standard_normal((6, 9))
         K, f, g = root @ root.T, rng.standard_normal(6), rng.standard_normal(6)
-        found = [hilbert.mercer(K, rng.random(6)).inner(f, g) for _ in range(2)]
+        found = [mercer_spectra.mercer(K, rng.random(6)).inner(f, g) for _ in range(2)]
         assert found == pytest.approx([f @ np.linalg.solve(K, g)] * 2)
 
     def test_weights_must_be_positive(self):
         with pytest.raises(InvalidInput, match="weights: got an array"):
-            hilbert.mercer(np.eye(2), np.array([1.0, 0.0]))
+            mercer_spectra.mercer(np.eye(2), np.array([1.0, 0.0]))
 
 
 class TestPointProcess:
@@ -175,7 +175,7 @@ class TestQuadraticModel:
 
 class TestPredictions:
     def test_the_spread_of_the_kernel_is_that_of_one_neuron(self):
-        X, _ = ntk_convergence.data(3)
+        X, _ = ntk_convergence.unit_vectors(3)
         w = np.random.default_rng(5).standard_normal((200_000, X.shape[1]))
         slope = 1.0 - np.tanh(w @ X.T) ** 2
         one = (X @ X.T) * slope[:, :, None] * slope[:, None, :]
@@ -193,7 +193,7 @@ class TestPredictions:
         """Second-order perturbation against kernels of one hidden layer, whose mean is Θ at every width."""
         net = learning_rate.network(128)
         largest, shift, u = learning_rate.largest_eigenvalue(net)
-        grown, control = map(np.asarray, learning_rate._grown(net, 7, 4.0 / largest, u))
+        grown, control = map(np.asarray, learning_rate._grown(net, 7, learning_rate.NETWORKS, 4.0 / largest, u))
         excess = 128 * (grown - control)
         error = excess.std() / math.sqrt(len(excess))
         # O(1/n) leaves a relative 5/128 or so

@@ -9,8 +9,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.labs.neural_collapse import predicted_duality
-from widthwise.labs.tools.class_parts import class_parts
-from widthwise.labs.tools.classifier import collapse, cross_entropy
+from widthwise.labs.tools.classifier import class_parts, collapse, cross_entropy
 from widthwise.labs.tools.units import in_units, outputs_in_units
 from widthwise.network import MLP
 from widthwise.special.catapult import catapult_map, catapult_orbit

@@ -16,7 +16,6 @@ from widthwise.labs import generalisation as general
 from widthwise.labs import implicit_bias_diagonal as diagonal
 from widthwise.labs import max_margin as margins
 from widthwise.labs import sgd_fluctuation as sgd
-from widthwise.labs.base import mean_and_error
 from widthwise.labs.tools.convex import hard_margin, least_absolute_sum, minimise_on_affine
 from widthwise.labs.tools.coverings import (
     ellipsoid_bits,
@@ -26,7 +25,7 @@ from widthwise.labs.tools.coverings import (
     lipschitz_net,
     lipschitz_packing,
 )
-from widthwise.labs.tools.line_fits import slope_with_error
+from widthwise.labs.tools.estimates import mean_and_error, slope_with_error
 from widthwise.network.algorithms import GradientDescent
 
 
@@ -65,7 +64,7 @@ def test_points_that_no_plane_separates_are_refused():
 
 
 def test_newton_within_the_solutions_agrees_with_a_general_minimiser():
-    problem = diagonal.Problem.draw(12, 0)
+    problem = diagonal.SparseProblem.draw(12, 0)
     c = problem.start**2
 
     def q(beta):
@@ -83,7 +82,7 @@ def test_a_function_without_a_minimum_is_refused():
 
 
 def test_least_absolute_sum_recovers_a_sparse_truth():
-    problem = diagonal.Problem.draw(40, 1)
+    problem = diagonal.SparseProblem.draw(40, 1)
     assert diagonal.certificate(problem) < 1
     assert np.allclose(least_absolute_sum(problem.X, problem.y), problem.truth)
 
@@ -98,7 +97,7 @@ def test_slope_error_covers_a_bend():
 
 
 def test_diagonal_flow_follows_the_gradient_of_its_network():
-    problem = diagonal.Problem.draw(20, 2)
+    problem = diagonal.SparseProblem.draw(20, 2)
     start = np.tile(problem.start, (2, 1))
 
     def loss(theta):
@@ -106,7 +105,7 @@ def test_diagonal_flow_follows_the_gradient_of_its_network():
 
     step = 1e-6
     moved = start - step * np.asarray(jax.grad(loss)(jnp.asarray(start)))
-    trained = diagonal.train(problem, 1.0)
+    trained = diagonal.flow_from_scale(problem, 1.0)
     early = np.array([np.interp(step, trained.times, row) for row in trained.beta])
     assert np.allclose(early, moved[0] ** 2 - moved[1] ** 2, rtol=1e-4, atol=1e-9)
 
@@ -142,7 +141,7 @@ def test_readings_are_averages_over_every_batch():
     loss, _ = sgd.MODELS["network"]
     each = jax.vmap(jax.grad(loss), (None, 0, 0))(problem.start, problem.X, problem.y)
     batches = 0.5 * (each[:, None] + each[None]).reshape(-1, each.shape[1])
-    reading = jax.jit(sgd._read, static_argnums=0)(loss, problem, problem.start, jax.random.PRNGKey(0))
+    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, problem.start, jax.random.PRNGKey(0))
     assert np.isclose(reading.noise, jnp.sum(batches**2, axis=1).mean())
     assert not np.isclose(reading.noise, jnp.sum(each**2, axis=1).mean(), rtol=0.1)
     assert np.allclose(reading.gradient, batches.mean(axis=0))
@@ -152,7 +151,7 @@ def test_derivatives_along_a_batch_continue_the_loss():
     problem = sgd.draw_problem("network", 1)
     loss, _ = sgd.MODELS["network"]
     key, eta = jax.random.PRNGKey(4), 1e-2
-    reading = jax.jit(sgd._read, static_argnums=0)(loss, problem, problem.start, key)
+    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, problem.start, key)
     each = jax.vmap(jax.grad(loss), (None, 0, 0))(problem.start, problem.X, problem.y)
     g = each[jax.random.randint(key, (sgd.BATCH,), 0, sgd.SAMPLES)].mean(axis=0)
 
@@ -188,17 +187,17 @@ def test_predicted_drift_is_the_mean_of_one_step():
 def test_effective_loss_adds_the_trace_of_the_hessian_at_small_rates():
     random = np.random.default_rng(1)
     X, theta = random.normal(size=(3, 2)), (random.normal(size=(4, 2)), random.normal(size=4), random.normal(size=4))
-    y, eta, noise = entropic_force.outputs(theta, X), 1e-4, 0.3
+    y, eta, noise = entropic_force.tanh_outputs(theta, X), 1e-4, 0.3
     hessian = jax.hessian(lambda W: entropic_force.loss((W, *theta[1:]), X, y))(theta[0])
     block = np.trace(np.asarray(hessian).reshape(8, 8))
-    part = np.trace(entropic_force.kernel(theta, X)) - np.trace(_kernel_of_the_rest(theta, X))
+    part = np.trace(entropic_force.tanh_kernel(theta, X)) - np.trace(_kernel_of_the_rest(theta, X))
     assert np.isclose(block, part)
     added = entropic_force.effective_loss(theta, X, y, eta, noise)
-    assert np.isclose(added, eta * noise / 4 * np.trace(entropic_force.kernel(theta, X)), rtol=1e-2)
+    assert np.isclose(added, eta * noise / 4 * np.trace(entropic_force.tanh_kernel(theta, X)), rtol=1e-2)
 
 
 def _kernel_of_the_rest(theta, X):
-    J = jax.jacobian(lambda rest: entropic_force.outputs((theta[0], *rest), X))(theta[1:])
+    J = jax.jacobian(lambda rest: entropic_force.tanh_outputs((theta[0], *rest), X))(theta[1:])
     return sum(np.asarray(j) @ np.asarray(j).T for j in J)
 
 
@@ -259,7 +258,7 @@ STUDENT = general.Student("critical", 3)
 
 def test_controls_of_generalisation_have_mean_zero():
     layers = [general.draw_networks(STUDENT.network(16), 7, batch) for batch in range(20)]
-    starts = [general.preactivations(some, np.vstack(general.data()[::2])) for some in layers]
+    starts = [general.preactivations(some, np.vstack(general.teacher_data()[::2])) for some in layers]
     zero = np.concatenate([general.controls(STUDENT, start) for start in starts])
     assert np.abs(zero.mean(axis=0) / (zero.std(axis=0) / np.sqrt(len(zero)))).max() < 4.5
     wrong = zero[:, -28:] + 0.1 * general.first_kernel(STUDENT)
@@ -277,7 +276,7 @@ def test_extrapolation_of_generalisation_removes_the_next_order(monkeypatch):
 
 @pytest.mark.full
 def test_students_of_generalisation_err_as_networks_of_train_do():
-    student, (X, y, X_test, y_test) = general.Student("critical", 2), general.data()
+    student, (X, y, X_test, y_test) = general.Student("critical", 2), general.teacher_data()
     how = GradientDescent(general.RATE, general.ROUND)
     found = train(student.network(32), X, y, X_test, networks=2000, algorithm=how, seed=1, progress=False)
     off, tests = found["mean"].values[0] - y_test, np.arange(len(y_test))

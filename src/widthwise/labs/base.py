@@ -1,29 +1,30 @@
 """What a lab is: a statement that could be false, an experiment, and claims that compare the two.
 
-A lab file defines one `LAB = Lab(...)`. Its `experiment(size, seed)` runs real networks of one size from one seed and
-returns an `Outcome`: claims, and the arrays that its figure shows. The runner repeats it over sizes and seeds.
+A lab file says in its docstring what it claims and defines one `LAB = Lab.described(...)`. Its `experiment(size, seed)`
+runs real networks of one size from one seed and returns an `Outcome`: claims, and the arrays that its figure shows. The
+runner repeats it over sizes and seeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from widthwise.errors import InvalidInput
+from widthwise.labs.tools.estimates import mean_and_error
 
-Kind = Literal["equals", "at most", "at least"]
+ClaimKind = Literal["equals", "at most", "at least"]
 
 
 @dataclass(frozen=True)
 class Claim:
     """One prediction beside its measurement.
 
-    `standard_error` is the scatter of the measurement; for a result without randomness it is the numerical tolerance,
-    and `exact` says so. `wrong` holds perturbed predictions by name: the experiment must be able to reject them.
+    Numbers may come as any scalar. `standard_error` is the scatter of the measurement; for a result without randomness
+    it is the numerical tolerance, and `exact` says so. `wrong` holds perturbed predictions by name: the experiment must
+    be able to reject them.
 
     >>> claim = Claim("slope", 2.0, 2.1, 0.05, wrong={"half the slope": 1.0})
     >>> round(claim.pull, 9), claim.pull_of("half the slope") > 5
@@ -34,11 +35,14 @@ class Claim:
     predicted: float
     measured: float
     standard_error: float
-    kind: Kind = "equals"
+    kind: ClaimKind = "equals"
     wrong: Mapping[str, float] = field(default_factory=dict)
     exact: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("predicted", "measured", "standard_error"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "wrong", {name: float(value) for name, value in self.wrong.items()})
         numbers = (self.predicted, self.measured, self.standard_error, *self.wrong.values())
         if not all(map(math.isfinite, numbers)) or self.standard_error <= 0.0:
             raise InvalidInput("claim", f"{self.what!r} with {numbers}", "finite numbers and a positive standard error")
@@ -47,6 +51,24 @@ class Claim:
     def pull(self) -> float:
         """(measured − predicted)/standard error; a bound that holds has pull 0."""
         return self._pull(self.predicted)
+
+    @classmethod
+    def exactly(cls, what: str, predicted: Any, measured: Any, tolerance: Any, kind: ClaimKind = "equals") -> Claim:
+        """A claim about a result without randomness."""
+        return cls(what, predicted, measured, tolerance, kind, exact=True)
+
+    @classmethod
+    def mean(cls, what: str, predicted: Any, samples: Any, kind: ClaimKind = "equals") -> Claim:
+        """A claim about the mean of independent samples along the first axis."""
+        return cls(what, predicted, *mean_and_error(samples), kind)
+
+    def rejects(self, wrong: Mapping[str, Any]) -> Claim:
+        """The same claim, with predictions that it must be able to reject.
+
+        >>> Claim.exactly("ways", 2, 2, 0.1).rejects({"one": 1}).pull_of("one") > 5
+        True
+        """
+        return replace(self, wrong=wrong)
 
     def pull_of(self, wrong: str) -> float:
         """The pull against a perturbed prediction."""
@@ -65,6 +87,13 @@ class Outcome:
     curves: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: Of each size, the outcomes over seeds.
+Outcomes = Mapping[int, list[Outcome]]
+Experiment = Callable[[int, int], Outcome]
+Drawing = Callable[[Any, Outcomes], None]
+LabSizes = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Lab:
     """A statement about networks with an experiment that could refute it.
@@ -76,24 +105,34 @@ class Lab:
     statement : the prediction in words and formulas, and where in the theory page it stands.
     experiment : (size, seed) → Outcome. Claims of the same name are combined over seeds, size by size.
     sizes, quick_sizes : at least two sizes each, for a full and a quick run.
-    draw : (figure, outcomes) → None, where outcomes[size] is the list of outcomes over seeds; draws on a matplotlib
-        figure in the library's look.
+    draw : (figure, outcomes) → None; draws on a matplotlib figure in the library's look.
     """
 
     name: str
     title: str
     statement: str
-    experiment: Callable[[int, int], Outcome]
-    sizes: tuple[int, ...]
-    quick_sizes: tuple[int, ...]
-    draw: Callable[[Any, Mapping[int, list[Outcome]]], None]
+    experiment: Experiment
+    sizes: LabSizes
+    quick_sizes: LabSizes
+    draw: Drawing
 
+    @classmethod
+    def described(
+        cls,
+        name: str,
+        text: str | None,
+        experiment: Experiment,
+        draw: Drawing,
+        sizes: LabSizes,
+        quick_sizes: LabSizes = (),
+    ) -> Lab:
+        """A lab whose text, the docstring of its file, is a title and below an empty line the statement.
 
-def mean_and_error(samples: Any) -> tuple[float, float]:
-    """Mean of independent samples along the first axis and its standard error.
+        Without sizes of its own a quick run takes the first two.
 
-    >>> mean_and_error([1.0, 2.0, 3.0])
-    (2.0, 0.5773502691896258)
-    """
-    samples = np.asarray(samples, float)
-    return float(samples.mean()), float(samples.std(ddof=1) / math.sqrt(len(samples)))
+        >>> lab = Lab.described("rest", "all at rest\\n\\nNothing\\nmoves.", lambda n, seed: Outcome(()), print, (1, 2))
+        >>> lab.title, lab.statement
+        ('all at rest', 'Nothing moves.')
+        """
+        title, _, statement = (text or "").partition("\n\n")
+        return cls(name, title, " ".join(statement.split()), experiment, sizes, quick_sizes or sizes[:2], draw)

@@ -1,10 +1,14 @@
-"""Bayesian inference with deep linear networks: closed forms against importance sampling over real weights."""
+"""deep linear networks infer their own prior scale
+
+Without noise, evidence and posterior of a deep linear network are Meijer G-functions of |θ_*|², the squared norm of the
+least-norm interpolant: the predictive mean is θ_*·x, the variance E[S | data]|x_⊥|². For many data the effective depth
+P Σ 1/n_l decides: with C_W = 1 it takes S from the prior's value to ν = |θ_*|²/P, the variance of greatest evidence
+(theory §10).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.decompositions import one_by_one
-from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import mean_and_error, ratio_and_error
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.bayesian_interpolation import Interpolation, bayesian_interpolation, interpolation_scale_limit
 
 FEATURES, HIDDEN = 6, 3
@@ -31,35 +37,21 @@ def network(width: int, hidden: int = HIDDEN) -> MLP:
     return MLP([FEATURES, *[width] * hidden, 1], "linear")
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def _weights_and_predictions(net: MLP, seed, start, count: int, inputs):
+@over_networks
+def _weights_and_predictions(net: MLP, key, inputs):
     """p(y | hidden weights), and the mean and second moments of the outputs at the tests given them and the data.
 
     The last layer's weights are integrated, those of all hidden layers are drawn: the closed form does the opposite.
     """
     P = len(Y)
-
-    def one(index):
-        layers = sample_parameters(net, network_key(seed, index))
-        G = conditional_kernel(net, forward(net, layers, inputs)[0])
-        cholesky = one_by_one(jnp.linalg.cholesky)(G[:P, :P])
-        white = jax.scipy.linalg.solve_triangular(
-            cholesky, jnp.concatenate([jnp.asarray(Y)[:, None], G[:P, P:]], 1), lower=True
-        )
-        log_weight = (
-            -0.5 * jnp.sum(white[:, 0] ** 2) - jnp.sum(jnp.log(jnp.diag(cholesky))) - 0.5 * P * math.log(2 * math.pi)
-        )
-        mean = white[:, 1:].T @ white[:, 0]
-        return jnp.exp(log_weight), mean, mean**2 + jnp.diag(G)[P:] - jnp.sum(white[:, 1:] ** 2, axis=0)
-
-    return jax.vmap(one)(start + jnp.arange(count))  # fmt: skip
-
-
-def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[float, float]:
-    """Ratio of means over blocks, and its standard error to first order."""
-    ratio = numerators.mean() / denominators.mean()
-    scatter = np.std(numerators - ratio * denominators, ddof=1) / math.sqrt(len(numerators))
-    return float(ratio), float(scatter / denominators.mean())
+    G = conditional_kernel(net, forward(net, sample_parameters(net, key), inputs)[0])
+    cholesky = one_by_one(jnp.linalg.cholesky)(G[:P, :P])
+    both = jnp.concatenate([jnp.asarray(Y)[:, None], G[:P, P:]], 1)
+    white = jax.scipy.linalg.solve_triangular(cholesky, both, lower=True)
+    log_determinant = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + P * math.log(2 * math.pi)
+    mean = white[:, 1:].T @ white[:, 0]
+    variance = jnp.diag(G)[P:] - jnp.sum(white[:, 1:] ** 2, axis=0)
+    return jnp.exp(-0.5 * (jnp.sum(white[:, 0] ** 2) + log_determinant)), mean, mean**2 + variance
 
 
 def experiment(width: int, seed: int) -> Outcome:
@@ -67,47 +59,28 @@ def experiment(width: int, seed: int) -> Outcome:
     # one test input in the span of the data and off it, then directions off the span
     off = np.linalg.svd(X)[2][len(X) :]
     tests = np.concatenate([[X[0] + X[1] + off[0]], off])
-    size, blocks = NETWORKS // BLOCKS, []
-    inputs = jnp.asarray(np.concatenate([X, tests]))
-    for block in range(BLOCKS):
-        weights, means, squares = _weights_and_predictions(network(width), seed, block * size, size, inputs)
-        weighted = weights @ means, weights @ squares
-        blocks.append([weights.mean(), weighted[0][0] / size, weighted[1][1:].sum() / size])
-    evidence, mean, norm_squared = np.array(blocks).T
-    relative = np.std(evidence, ddof=1) / math.sqrt(BLOCKS) / evidence.mean()
-    wide, shallow = (_others(width, kind) for kind in ("wide", "shallow"))
-    predicted = len(off) * fit.scale_moment(1.0)
+    inputs = np.concatenate([X, tests])
+    weights, means, squares = _weights_and_predictions(network(width), seed, NETWORKS, inputs, blocks=BLOCKS)
+    weighted = np.stack([weights, weights * means[:, 0], weights * squares[:, 1:].sum(axis=1)])
+    evidence, mean, norm_squared = weighted.reshape(3, BLOCKS, -1).mean(axis=2)
+    relative = mean_and_error(evidence)[1] / evidence.mean()
+    wide, shallow = (bayesian_interpolation(net, X, Y) for net in (network(10**9), network(width, HIDDEN - 2)))
+    predicted = fit.predict(tests)[0][0]
+    scales = {"infinite width": wide.scale_moment(1.0), "the prior's": fit.prior_scale}
+    scales["two layers fewer"] = shallow.scale_moment(1.0)
     claims = (
-        Claim(
-            "log evidence",
-            fit.log_evidence,
-            math.log(evidence.mean()),
-            relative,
-            wrong={"infinite width": wide.log_evidence, "two layers fewer": shallow.log_evidence},
+        Claim("log evidence", fit.log_evidence, math.log(evidence.mean()), relative).rejects(
+            {"infinite width": wide.log_evidence, "two layers fewer": shallow.log_evidence}
+        ),
+        Claim("predictive mean", predicted, *ratio_and_error(mean, evidence)).rejects(
+            {"the prior's": 0.0, "half the least-norm interpolant": 0.5 * predicted}
         ),
         Claim(
-            "predictive mean",
-            float(fit.predict(tests)[0][0]),
-            *_ratio(mean, evidence),
-            wrong={"the prior's": 0.0, "half the least-norm interpolant": 0.5 * float(fit.predict(tests)[0][0])},
-        ),
-        Claim(
-            "E |θ_⊥|² given the data",
-            predicted,
-            *_ratio(norm_squared, evidence),
-            wrong={
-                "infinite width": len(off) * wide.scale_moment(1.0),
-                "the prior's": len(off) * fit.prior_scale,
-                "two layers fewer": len(off) * shallow.scale_moment(1.0),
-            },
-        ),
+            "E |θ_⊥|² given the data", len(off) * fit.scale_moment(1.0), *ratio_and_error(norm_squared, evidence)
+        ).rejects({name: len(off) * scale for name, scale in scales.items()}),
         _deep_claim(width, seed),
     )
     return Outcome(claims, _effective_depths() if seed == 0 else {})
-
-
-def _others(width: int, kind: str) -> Interpolation:
-    return bayesian_interpolation(network(10**9) if kind == "wide" else network(width, HIDDEN - 2), X, Y)
 
 
 def _deep_claim(size: int, seed: int) -> Claim:
@@ -116,13 +89,9 @@ def _deep_claim(size: int, seed: int) -> Claim:
     fit = _synthetic(P, LARGE_DEPTH, seed)
     nu = fit.radius_squared / P
     limit = interpolation_scale_limit(fit.prior_scale, nu, fit.effective_depth)
-    return Claim(
-        "E S/ν at effective depth 50",
-        limit / nu,
-        fit.scale_moment(1.0) / nu,
-        1.5 / P,  # the limit leaves out terms of order 1/P
-        wrong={"the prior's": fit.prior_scale / nu},
-        exact=True,
+    # the limit leaves out terms of order 1/P
+    return Claim.exactly("E S/ν at effective depth 50", limit / nu, fit.scale_moment(1.0) / nu, 1.5 / P).rejects(
+        {"the prior's": fit.prior_scale / nu}
     )
 
 
@@ -148,39 +117,23 @@ def _effective_depths() -> dict[str, Any]:
     return curves
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     sizes = list(outcomes)
     rho = np.linspace(0.02, 4.0, 120)
     for number, size in enumerate([*sizes, 10**9]):
         fit = bayesian_interpolation(network(size), X, Y)
-        style = {"color": COLOURS[number % 4], "linestyle": LINES[number % 4]}
-        left.plot(rho, fit.norm_density(rho), label=f"n = {size}" if size < 10**9 else "n = ∞", **style)
+        left.plot(rho, fit.norm_density(rho), label=f"n = {size}" if size < 10**9 else "n = ∞", **style(number))
     left.set(xlabel=r"$|\theta_\perp|$", ylabel="posterior density", title="the part of θ that the data do not fix")
     left.legend()
     curves = outcomes[sizes[0]][0].curves
     for number, P in enumerate((10, 100)):
-        right.plot(*curves[f"limit, P = {P}"], color=COLOURS[number], linestyle=LINES[number], label=f"limit, P = {P}")
-        right.plot(
-            *curves[f"P = {P}"], color=COLOURS[number], marker=MARKERS[number], linestyle="none", label=f"P = {P}"
-        )
+        right.plot(*curves[f"limit, P = {P}"], **style(number), label=f"limit, P = {P}")
+        right.plot(*curves[f"P = {P}"], **marks(number), label=f"P = {P}")
     right.axhline(1.0, color=COLOURS[3], linewidth=0.8)
-    right.set(xscale="log", xlabel=r"effective depth $P\,\Sigma 1/n_l$", ylabel=r"$\mathbf{E}[S\,|\,data]\;/\;\nu$",
-              title="deep networks find the best prior variance ν")  # fmt: skip
+    right.set(xscale="log", xlabel=r"effective depth $P\,\Sigma 1/n_l$", ylabel=r"$\mathbf{E}[S\,|\,data]\;/\;\nu$")
+    right.set_title("deep networks find the best prior variance ν")
     right.legend(loc="lower right")
 
 
-LAB = Lab(
-    name="bayesian-interpolation",
-    title="deep linear networks infer their own prior scale",
-    statement=(
-        "Without noise, evidence and posterior of a deep linear network are Meijer G-functions of |θ_*|², the "
-        "squared norm of the least-norm interpolant: the predictive mean is θ_*·x, the variance E[S | data]|x_⊥|². "
-        "For many data the effective depth P Σ 1/n_l decides: with C_W = 1 it takes S from the prior's value to ν "
-        "= |θ_*|²/P, the variance of greatest evidence (theory §10)."
-    ),
-    experiment=experiment,
-    sizes=(6, 12, 24),
-    quick_sizes=(6, 12),
-    draw=draw,
-)
+LAB = Lab.described("bayesian-interpolation", __doc__, experiment, draw, sizes=(6, 12, 24))

@@ -1,9 +1,15 @@
-"""One datum, one hidden layer, a large step: the loss climbs to order m, the curvature falls, and descent converges."""
+"""a step beyond 2/λ_0 throws the loss up to order m and lands where the curvature is smaller
+
+For one datum and one hidden layer of m neurons, gradient descent is a map of the residual r = z − y and the curvature
+λ: r' = r[1 − ηλ + cη²zr], λ' = λ + cηr²[ηλ − 4z/r], c = ‖x‖²/(md) (theory §10). Below ηλ_0 = 2 + cη²z² descent is lazy;
+up to ηλ_0 = 4 the residual climbs to order √m in ½ log m/log(ηλ_0 − 1) steps, λ falls and descent converges; above, it
+diverges. A linear layer follows the map exactly, and a ReLU layer as long as no neuron changes side. When r is of order
+√m, neurons do: the laws in m stay, but a ReLU layer loses neurons instead of diverging at 4/λ_0.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,10 +19,12 @@ import numpy as np
 
 from widthwise.experiments.sampler import tangent_kernel
 from widthwise.experiments.tangent import added, gradient, scaled
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import mean_and_error
+from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import ensemble
 from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, marks
+from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.catapult import catapult_orbit
 
 X = np.array([[1.0, -0.5, 0.8]])
@@ -38,8 +46,8 @@ def coupling(width: int) -> float:
     return float((X**2).sum()) / (width * X.shape[1])
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _descend(net: MLP, networks, factors, target, steps: int):
+@partial(jax.jit, static_argnames="steps")
+def _catapult(net: MLP, networks, factors, target, steps: int):
     """Networks under η = factor/λ_0, factors (runs, networks).
 
     Residuals and ηλ before each step (runs, networks, steps), λ_0, and the share of neurons that are on at the end.
@@ -62,8 +70,8 @@ def _descend(net: MLP, networks, factors, target, steps: int):
     return jax.vmap(jax.vmap(one), (0, None))(factors, networks)
 
 
-def descend(net: MLP, networks: Any, factors: np.ndarray, target: float, steps: int) -> list[np.ndarray]:
-    return [np.asarray(part) for part in _descend(net, networks, jnp.asarray(factors), target, steps)]
+def thrown(net: MLP, networks: Any, factors: np.ndarray, target: float, steps: int = STEPS) -> list[np.ndarray]:
+    return [np.asarray(part) for part in _catapult(net, networks, factors, target, steps=steps)]
 
 
 def _boundary(net: MLP, networks: Any, beyond: Any, rounds: int) -> np.ndarray:
@@ -71,49 +79,34 @@ def _boundary(net: MLP, networks: Any, beyond: Any, rounds: int) -> np.ndarray:
     low, high = np.ones(FEW), np.full(FEW, 9.0)
     for _ in range(rounds):
         factors = np.linspace(low, high, len(FACTORS))
-        first = np.argmax(beyond(descend(net, networks, factors, 0.0, STEPS)[0]), axis=0)
+        first = np.argmax(beyond(thrown(net, networks, factors, 0.0)[0]), axis=0)
         low, high = factors[first - 1, range(FEW)], factors[first, range(FEW)]
     return high
 
 
-def _exact_claims(width: int, networks: Any, sweep: list[np.ndarray]) -> tuple[Claim, ...]:
+def _map_claims(width: int, networks: Any, sweep: list[np.ndarray]) -> tuple[Claim, ...]:
     """A linear hidden layer follows the map, and changes phase where the map does."""
     net, c = network(width, "linear"), coupling(width)
     residuals, bends, start, _ = (part[FACTORS == 3.0][0] for part in sweep)
 
     def curvature(c, target):
         orbit = catapult_orbit(residuals[:, 0], start, 3.0 / start, c, target, steps=4)
-        return float(np.mean(3.0 / start * orbit.curvature[-1]))
+        return np.mean(3.0 / start * orbit.curvature[-1])
 
-    onset = _boundary(net, networks, lambda r: np.abs(r[..., 1]) > np.abs(r[..., 0]), 5)
-    last = _boundary(net, networks, _diverged, 3)
+    onset = _boundary(net, networks, lambda r: np.abs(r[..., 1]) > np.abs(r[..., 0]), 5).mean()
+    last = _boundary(net, networks, _diverged, 3).mean()
     # κ = 2 + κ² c z²/λ_0², of which the smaller root
     bend = c * (residuals[:, 0] + TARGET) ** 2 / start**2
-    expected = (1.0 - np.sqrt(1.0 - 8.0 * bend)) / (2.0 * bend)
+    expected = np.mean((1.0 - np.sqrt(1.0 - 8.0 * bend)) / (2.0 * bend))
     return (
-        Claim(
-            "linear layer: ηλ after four steps",
-            curvature(c, TARGET),
-            float(bends[:, 4].mean()),
-            1e-11,
-            exact=True,
-            wrong={"c without 1/d": curvature(c * X.shape[1], TARGET), "4z/r set to 4": curvature(c, 0.0)},
+        Claim.exactly("linear layer: ηλ after four steps", curvature(c, TARGET), bends[:, 4].mean(), 1e-11).rejects(
+            {"c without 1/d": curvature(c * X.shape[1], TARGET), "4z/r set to 4": curvature(c, 0.0)}
         ),
-        Claim(
-            "linear layer: ηλ_0 where the first step raises the loss",
-            float(expected.mean()),
-            float(onset.mean()),
-            1e-5,
-            exact=True,
-            wrong={"2 at every width": 2.0},
+        Claim.exactly("linear layer: ηλ_0 where the first step raises the loss", expected, onset, 1e-5).rejects(
+            {"2 at every width": 2.0}
         ),
-        Claim(
-            "linear layer: ηλ_0 where descent diverges",
-            4.0,
-            float(last.mean()),
-            5e-3,
-            exact=True,
-            wrong={"2/λ_0": 2.0, "12/λ_0": 12.0},
+        Claim.exactly("linear layer: ηλ_0 where descent diverges", 4.0, last, 5e-3).rejects(
+            {"2/λ_0": 2.0, "12/λ_0": 12.0}
         ),
     )
 
@@ -127,48 +120,31 @@ def experiment(width: int, seed: int) -> Outcome:
     for number, neurons in enumerate((width, WIDER * width)):
         net = network(neurons, "relu")
         networks = ensemble(net, 2 * seed + number, NETWORKS)
-        if not number:
-            few = jax.tree.map(lambda part: part[:FEW], networks)
-        found = descend(net, networks, np.full((1, NETWORKS), FACTOR), 0.0, 60)
+        found = thrown(net, networks, np.full((1, NETWORKS), FACTOR), 0.0, 60)
         size = np.abs(found[0][0])
         peaks.append(np.log(size.max(axis=1)))
         times.append(size.argmax(axis=1))
         settled.append(size.shape[1] - (size[:, ::-1] > SETTLED).argmax(axis=1))
-        rates.append(float(np.mean(-1.0 / np.log(np.abs(1.0 - found[1][0, :, -1])))))
+        rates.append(np.mean(-1.0 / np.log(np.abs(1.0 - found[1][0, :, -1]))))
     half, up = 0.5 * math.log(WIDER), 1.0 / math.log(FACTOR - 1.0)
-    factors = np.broadcast_to(FACTORS[:, None], (len(FACTORS), FEW))
-    linear, relu = (descend(network(width, name), few, factors, TARGET, STEPS) for name in ("linear", "relu"))
+    few, factors = ensemble(network(width, "relu"), 2 * seed, FEW), np.tile(FACTORS[:, None], FEW)
+    linear, relu = (thrown(network(width, name), few, factors, TARGET) for name in ("linear", "relu"))
     claims = (
-        *_exact_claims(width, few, linear),
-        Claim(
-            f"ReLU: log of the largest residual, m to {WIDER}m",
-            half,
-            *_difference(peaks),
-            wrong={"does not grow": 0.0, "grows like m": 2 * half},
+        *_map_claims(width, few, linear),
+        Claim(f"ReLU: log of the largest residual, m to {WIDER}m", half, *_difference(peaks)).rejects(
+            {"does not grow": 0.0, "grows like m": 2 * half}
         ),
-        Claim(
-            f"ReLU: steps to the largest residual, m to {WIDER}m",
-            half * up,
-            *_difference(times),
-            wrong={"does not depend on m": 0.0, "log m instead of log √m": 2 * half * up},
+        Claim(f"ReLU: steps to the largest residual, m to {WIDER}m", half * up, *_difference(times)).rejects(
+            {"does not depend on m": 0.0, "log m instead of log √m": 2 * half * up}
         ),
-        Claim(
-            f"ReLU: steps until settled, m to {WIDER}m",
-            half * (up + rates[1]),
-            *_difference(settled),
-            wrong={"the climb alone": half * up, "does not depend on m": 0.0},
+        Claim(f"ReLU: steps until settled, m to {WIDER}m", half * (up + rates[1]), *_difference(settled)).rejects(
+            {"the climb alone": half * up, "does not depend on m": 0.0}
         ),
-        Claim(
-            "ReLU at η = 8/λ_0: share of networks that diverge",
-            0.0,
-            float(_diverged(relu[0][-1]).mean()),
-            0.01,
-            exact=True,
-            wrong={"all, as the map": 1.0},
-        ),
+        Claim.exactly(
+            "ReLU at η = 8/λ_0: share of networks that diverge", 0.0, _diverged(relu[0][-1]).mean(), 0.01
+        ).rejects({"all, as the map": 1.0}),
     )
-    curves = {"peak": peaks[0], "settled": settled[0], "linear": linear, "relu": relu}
-    return Outcome(claims, curves)
+    return Outcome(claims, {"peak": peaks[0], "settled": settled[0], "linear": linear, "relu": relu})
 
 
 def _difference(samples: list[np.ndarray]) -> tuple[float, float]:
@@ -177,34 +153,29 @@ def _difference(samples: list[np.ndarray]) -> tuple[float, float]:
     return second - first, math.hypot(one, two)
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     figure.set_size_inches(10.0, 3.6)
     left, middle, right = figure.subplots(1, 3)
     _draw_regions(left, outcomes)
     _draw_ends(middle, outcomes)
     sizes = np.array(list(outcomes))
-    for number, (name, label) in enumerate([("peak", r"largest $|r|$"), ("settled", "steps until settled")]):
-        values = [np.concatenate([o.curves[name] for o in outcomes[size]]) for size in sizes]
-        if name == "peak":
-            means = np.array([np.exp(v.mean()) for v in values])
-            right.plot(
-                sizes, means[0] * np.sqrt(sizes / sizes[0]), color=COLOURS[0], linewidth=0.8, label=r"$\sqrt{m}$"
-            )
-        else:
-            means = np.array([v.mean() for v in values])
-            claim = next(c for c in outcomes[sizes[0]][0].claims if "settled" in c.what)
-            slope = claim.predicted / math.log(WIDER)
-            line = means[0] + slope * np.log(sizes / sizes[0])
-            right.plot(sizes, line, color=COLOURS[1], linewidth=0.8, linestyle="--", label=r"$\propto\log m$")
-        right.plot(sizes, means, **marks(number), label=label)
+    peaks, times = (
+        np.array([np.concatenate([o.curves[name] for o in found]).mean() for found in outcomes.values()])
+        for name in ("peak", "settled")
+    )
+    claim = next(c for c in outcomes[sizes[0]][0].claims if "settled" in c.what)
+    climb = times[0] + claim.predicted / math.log(WIDER) * np.log(sizes / sizes[0])
+    right.plot(sizes, np.exp(peaks[0]) * np.sqrt(sizes / sizes[0]), **style(0), linewidth=0.8, label=r"$\sqrt{m}$")
+    right.plot(sizes, np.exp(peaks), **marks(0), label=r"largest $|r|$")
+    right.plot(sizes, climb, **style(1), linewidth=0.8, label=r"$\propto\log m$")
+    right.plot(sizes, times, **marks(1), label="steps until settled")
     right.set(xscale="log", yscale="log", xlabel="neurons $m$", title=rf"ReLU, $\eta={FACTOR}/\lambda_0$")
-    right.set_xticks(sizes, sizes)
-    right.minorticks_off()
+    only_ticks(right, sizes)
     right.set_yticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     right.legend()
 
 
-def _draw_regions(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def _draw_regions(axis: Any, outcomes: Outcomes) -> None:
     """Phases of the map in the plane of ηλ_0 and η√c|r_0|, and the networks that were run."""
     k, s = np.meshgrid(np.linspace(0.05, 5.0, 199), np.geomspace(1e-3, 2.5, 160))
     orbit = catapult_orbit(s, k, 1.0, 1.0, steps=300)
@@ -227,7 +198,7 @@ def _draw_regions(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88), fontsize=7, handletextpad=0.1)
 
 
-def _draw_ends(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def _draw_ends(axis: Any, outcomes: Outcomes) -> None:
     size = list(outcomes)[-1]
     for number, activation in enumerate(("linear", "relu")):
         ends = np.concatenate([o.curves[activation][1][..., -1] for o in outcomes[size]], axis=1)
@@ -243,19 +214,4 @@ def _draw_ends(axis: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     axis.legend(fontsize=7)
 
 
-LAB = Lab(
-    name="catapult",
-    title="a step beyond 2/λ_0 throws the loss up to order m and lands where the curvature is smaller",
-    statement=(
-        "For one datum and one hidden layer of m neurons, gradient descent is a map of the residual r = z − y and the "
-        "curvature λ: r' = r[1 − ηλ + cη²zr], λ' = λ + cηr²[ηλ − 4z/r], c = ‖x‖²/(md) (theory §10). Below ηλ_0 = 2 + "
-        "cη²z² descent is lazy; up to ηλ_0 = 4 the residual climbs to order √m in ½ log m/log(ηλ_0 − 1) steps, λ "
-        "falls and descent converges; above, it diverges. A linear layer follows the map exactly, and a ReLU layer as "
-        "long as no neuron changes side. When r is of order √m, neurons do: the laws in m stay, but a ReLU layer loses "
-        "neurons instead of diverging at 4/λ_0."
-    ),
-    experiment=experiment,
-    sizes=(512, 2048, 8192),
-    quick_sizes=(512, 1024),
-    draw=draw,
-)
+LAB = Lab.described("catapult", __doc__, experiment, draw, sizes=(512, 2048, 8192), quick_sizes=(512, 1024))

@@ -1,9 +1,13 @@
-"""Full-batch descent sharpens its loss until the sharpness is 2/η and then stays there; gradient flow does not stop."""
+"""descent stops sharpening at 2/η
+
+Full-batch gradient descent with rate η first sharpens its loss, as gradient flow does. A direction of curvature above
+2/η is unstable, and its growing oscillation drives the largest eigenvalue of the Hessian back: it approaches 2/η and
+stays there while the loss goes on falling (theory §10), whatever the flow's own sharpness is. Coordinates are θ/√λ, in
+which one rate serves all layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import diffrax
@@ -11,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.labs.tools.units import ensemble, outputs_in_units
+from widthwise.experiments.sampler import sample_parameters
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.figures import only_ticks
+from widthwise.labs.tools.units import outputs_in_units, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, LINES, style
 from widthwise.special.lanczos import sharpness
@@ -30,56 +36,51 @@ def network(width: int) -> MLP:
     return MLP([FEATURES, width, width, width, 1], "tanh", C_W=0.5)
 
 
-def data(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def signs_on_sphere(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Points on a sphere, x·x/n_0 = 1, with random signs to be learned by heart: y (1, points)."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(POINTS, FEATURES))
     return X * np.sqrt(FEATURES) / np.linalg.norm(X, axis=1, keepdims=True), rng.choice([-1.0, 1.0], (1, POINTS))
 
 
-def _start(net: MLP, layers, X, y):
+def _start(net: MLP, key, X, y):
     """A network's parameters in units of √λ, its loss ½⟨(z − y)²⟩, and a vector from which Lanczos starts."""
-    u, outputs = outputs_in_units(net, layers, X)
+    u, outputs = outputs_in_units(net, sample_parameters(net, key), X)
     probe = jax.random.normal(jax.random.key(0), u.shape)
     return u, lambda u: 0.5 * jnp.mean((outputs(u) - y) ** 2), probe
 
 
-@partial(jax.jit, static_argnums=0)
-def _descend(net: MLP, networks, X, y, rates):
-    """Sharpness and loss every so many steps, (rates, networks, blocks + 1)."""
+@over_networks
+def _sharpness_of_descent(net: MLP, key, X, y, rates):
+    """Sharpness and loss every so many steps, (networks, rates, blocks + 1)."""
+    u, loss, probe = _start(net, key, X, y)
 
-    def one(rate, layers):
-        u, loss, probe = _start(net, layers, X, y)
-
+    def one(rate):
         def block(u, _):
             then = jax.lax.fori_loop(0, EVERY, lambda _, u: u - rate * jax.grad(loss)(u), u)
             return then, (sharpness(loss, u, probe), loss(u))
 
         return jax.lax.scan(block, u, None, length=BLOCKS + 1)[1]
 
-    return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(rates, networks)
+    return jax.vmap(one)(rates)
 
 
-@partial(jax.jit, static_argnums=0)
-def _flow(net: MLP, networks, X, y):
+@over_networks
+def _sharpness_of_flow(net: MLP, key, X, y):
     """Sharpness along du/dt = −∂L at the moments, (networks, moments)."""
-
-    def one(layers):
-        u, loss, probe = _start(net, layers, X, y)
-        path = diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, u, args: -jax.grad(loss)(u)),
-            diffrax.Tsit5(),
-            0.0,
-            TIME,
-            0.1,
-            u,
-            saveat=diffrax.SaveAt(ts=jnp.asarray(MOMENTS)),
-            stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
-            max_steps=100_000,
-        )
-        return jax.lax.map(lambda u: sharpness(loss, u, probe), path.ys)
-
-    return jax.vmap(one)(networks)
+    u, loss, probe = _start(net, key, X, y)
+    path = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, u, args: -jax.grad(loss)(u)),
+        diffrax.Tsit5(),
+        0.0,
+        TIME,
+        0.1,
+        u,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(MOMENTS)),
+        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
+        max_steps=100_000,
+    )
+    return jax.lax.map(lambda u: sharpness(loss, u, probe), path.ys)
 
 
 def at_the_edge(found: np.ndarray) -> np.ndarray:
@@ -88,42 +89,30 @@ def at_the_edge(found: np.ndarray) -> np.ndarray:
 
 
 def experiment(width: int, seed: int) -> Outcome:
-    net, (X, y) = network(width), data(seed)
-    networks = ensemble(net, seed, NETWORKS)
-    found, losses = map(np.asarray, _descend(net, networks, X, y, jnp.asarray(np.concatenate([EDGE, SLOW]))))
-    flow = np.asarray(_flow(net, networks, X, y))
+    net, (X, y) = network(width), signs_on_sphere(seed)
+    descent = _sharpness_of_descent(net, seed, NETWORKS, X, y, np.concatenate([EDGE, SLOW]))
+    found, losses = (np.swapaxes(part, 0, 1) for part in descent)  # (rates, networks, blocks + 1)
+    flow = _sharpness_of_flow(net, seed, NETWORKS, X, y)
     edge = at_the_edge(found)
     slopes = np.polyfit(np.log(EDGE), np.log(edge), 1)[0]
-    level = 0.5 * EDGE[:, None] * edge
+    level, flow_level = (0.5 * EDGE[:, None] * values for values in (edge, flow[:, -1]))
     # the flow by another way: descent to the same time with two small rates, and the line through them to rate zero
     slow, slower = found[-1, :, BLOCKS // 2].mean(), found[-2, :, BLOCKS].mean()
     claims = (
-        Claim(
-            "power of η in the sharpness at the edge",
-            -1.0,
-            *mean_and_error(slopes),
-            wrong={"does not depend on η": 0.0, "like 1/√η": -0.5},
+        Claim.mean("power of η in the sharpness at the edge", -1.0, slopes).rejects(
+            {"does not depend on η": 0.0, "like 1/√η": -0.5}
         ),
         Claim(
-            "η × sharpness/2 at the edge; s.e.: the scatter of one run",
-            1.0,
-            float(level.mean()),
-            float(level.std(ddof=1)),
-            wrong={"1/η": 0.5, "the sharpness of the flow": float((0.5 * EDGE[:, None] * flow[:, -1]).mean())},
-        ),
-        Claim(
-            "sharpness at the end of gradient flow",
-            float(2 * slower - slow),
-            float(flow[:, -1].mean()),
-            float(abs(slow - slower)),
-            exact=True,
-            wrong={"stops at 2/η of the smallest rate at the edge": float(2.0 / EDGE[-1])},
-        ),
+            "η × sharpness/2 at the edge; s.e.: the scatter of one run", 1.0, level.mean(), level.std(ddof=1)
+        ).rejects({"1/η": 0.5, "the sharpness of the flow": flow_level.mean()}),
+        Claim.exactly(
+            "sharpness at the end of gradient flow", 2 * slower - slow, flow[:, -1].mean(), abs(slow - slower)
+        ).rejects({"stops at 2/η of the smallest rate at the edge": 2.0 / EDGE[-1]}),
     )
     return Outcome(claims, {"sharpness": found, "loss": losses, "flow": flow})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     figure.set_size_inches(9.5, 3.6)
     axes = figure.subplots(1, 3)
     size = list(outcomes)[-1]
@@ -144,30 +133,15 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
         edges = np.concatenate([at_the_edge(o.curves["sharpness"]) for o in results], axis=1)
         flows = np.concatenate([o.curves["flow"][:, -1] for o in results])
         colour = COLOURS[number % 4]
-        axes[2].errorbar(
-            EDGE * 1.03**number, edges.mean(axis=1), edges.std(axis=1), fmt="o", color=colour, label=f"width {width}"
-        )
+        at, mean, spread = EDGE * 1.03**number, edges.mean(axis=1), edges.std(axis=1)
+        axes[2].errorbar(at, mean, spread, fmt="o", color=colour, label=f"width {width}")
         axes[2].axhline(flows.mean(), color=colour, linestyle=LINES[number % 4], linewidth=0.9)
         axes[2].text(EDGE[-1], flows.mean() * 1.04, f"flow, width {width}", fontsize=7, color=colour)
     line = np.geomspace(EDGE.min(), EDGE.max(), 9)
     axes[2].plot(line, 2.0 / line, color="black", linewidth=0.8, label=r"$2/\eta$")
     axes[2].set(xscale="log", yscale="log", xlabel=r"$\eta$", title="sharpness at the end")
-    axes[2].set_xticks(EDGE, [f"{rate:.2g}" for rate in EDGE])
-    axes[2].minorticks_off()
+    only_ticks(axes[2], EDGE, "{:.2g}")
     axes[2].legend(fontsize=7, loc="lower left")
 
 
-LAB = Lab(
-    name="edge-of-stability",
-    title="descent stops sharpening at 2/η",
-    statement=(
-        "Full-batch gradient descent with rate η first sharpens its loss, as gradient flow does. A direction of "
-        "curvature above 2/η is unstable, and its growing oscillation drives the largest eigenvalue of the Hessian "
-        "back: it approaches 2/η and stays there while the loss goes on falling (theory §10), whatever the flow's "
-        "own sharpness is. Coordinates are θ/√λ, in which one rate serves all layers."
-    ),
-    experiment=experiment,
-    sizes=(16, 24, 32),
-    quick_sizes=(16, 24),
-    draw=draw,
-)
+LAB = Lab.described("edge-of-stability", __doc__, experiment, draw, sizes=(16, 24, 32))

@@ -1,8 +1,14 @@
-"""Noise that depends on where one is pushes: stochastic gradient descent drifts towards flat regions."""
+"""noise pushes towards flat regions, at a rate of η² over the batch size
+
+With L = Σ λ_i(θ̂)θ̃_i² and label noise of variance σ²/b the fast coordinates settle at ⟨θ̃²⟩ = ησ²/(2b)/(1 − ηλ), the
+steady state of theory §10, and the slow ones drift along −⟨θ̃_i²⟩∇λ_i: Σλ falls by (η²σ²/2b)‖∇Σλ‖² a step. A network
+that fits its data drifts as if its loss were L − (σ²/2b) log det(1 − ηJJᵀ/2) ≈ L + (ησ²/4b) tr H. Diffusion alone
+leaves the density 1/D when its noise is fresh at every step, as in stochastic gradient descent, so that D = 1 and D = 2
+on two halves of a circle give 2 : 1; noise with memory gives 1/√D, that is √2 : 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import ratio_and_error
+from widthwise.plots.style import COLOURS, marks
 
 RUNS = 32
 #: Two scales: stiff coordinates, slow ones, standard deviation of label noise, learning rates, time ηt of a run.
@@ -73,14 +80,12 @@ def _drift_claims(batch: int, seed: int) -> list[Claim]:
     claims = []
     for number, eta in enumerate(RATES):
         keys = jax.random.split(jax.random.PRNGKey(7919 * seed + 10 * batch + number), RUNS)
-        steps = round(TIME / eta)
-        change, predicted = map(np.asarray, _two_scales(scale, centre, eta, NOISE**2 / batch, steps, keys))
-        ratio = float(change.mean() / predicted.mean())
-        error = mean_and_error((change - ratio * predicted) / predicted.mean())[1]
+        found = _two_scales(scale, centre, eta, NOISE**2 / batch, round(TIME / eta), keys)
         wrong = {"no entropic force": 0.0, "the same at every batch size": float(batch)}
         if eta != RATES[0]:
             wrong["a rate like η, not η²"] = RATES[0] / eta
-        claims.append(Claim(f"drift of Σλ over prediction, η = {eta:g}", 1.0, ratio, error, wrong=wrong))
+        ratio = ratio_and_error(*map(np.asarray, found))
+        claims.append(Claim(f"drift of Σλ over prediction, η = {eta:g}", 1.0, *ratio).rejects(wrong))
     return claims
 
 
@@ -111,18 +116,15 @@ def _walk(key, steps: int):
 
 def _circle_claims(batch: int, seed: int) -> list[Claim]:
     seen = np.asarray(_walk(jax.random.PRNGKey(104729 * batch + seed), STEPS))
-    found = []
-    for quiet, loud in np.moveaxis(seen, -1, 1):
-        ratio = float(quiet.mean() / loud.mean())
-        found.append((ratio, mean_and_error((quiet - ratio * loud) / loud.mean())[1]))
-    root = float(np.sqrt(2.0))
+    found = [ratio_and_error(quiet, loud) for quiet, loud in np.moveaxis(seen, -1, 1)]
+    root = np.sqrt(2.0)
     return [
-        Claim("density where D = 1 over D = 2, fresh noise", 2.0, *found[0], wrong={"√2": root, "even": 1.0}),
-        Claim("density where D = 1 over D = 2, noise with memory", root, *found[1], wrong={"2": 2.0, "even": 1.0}),
+        Claim("density where D = 1 over D = 2, fresh noise", 2.0, *found[0]).rejects({"√2": root, "even": 1.0}),
+        Claim("density where D = 1 over D = 2, noise with memory", root, *found[1]).rejects({"2": 2.0, "even": 1.0}),
     ]
 
 
-def outputs(theta, X):
+def tanh_outputs(theta, X):
     """One hidden layer of tanh, θ = (W, b, last)."""
     W, b, last = theta
     return jnp.tanh(X @ W.T + b) @ last
@@ -130,18 +132,18 @@ def outputs(theta, X):
 
 def loss(theta, X, y):
     """½ Σ (z − y)²."""
-    return 0.5 * jnp.sum((outputs(theta, X) - y) ** 2)
+    return 0.5 * jnp.sum((tanh_outputs(theta, X) - y) ** 2)
 
 
-def kernel(theta, X):
+def tanh_kernel(theta, X):
     """JJᵀ, (data, data); where the data are fitted its trace is that of the Hessian."""
-    rows = [J.reshape(len(X), -1) for J in jax.jacobian(outputs)(theta, X)]
+    rows = [J.reshape(len(X), -1) for J in jax.jacobian(tanh_outputs)(theta, X)]
     return sum(J @ J.T for J in rows)
 
 
 def effective_loss(theta, X, y, eta, noise):
     """L − (σ²/2b) log det(1 − ηJJᵀ/2): the loss whose descent the noisy one follows on average."""
-    return loss(theta, X, y) - 0.5 * noise * jnp.linalg.slogdet(jnp.eye(len(X)) - 0.5 * eta * kernel(theta, X))[1]
+    return loss(theta, X, y) - 0.5 * noise * jnp.linalg.slogdet(jnp.eye(len(X)) - 0.5 * eta * tanh_kernel(theta, X))[1]
 
 
 def _down(theta, gradient, eta):
@@ -156,7 +158,7 @@ def _flatten(theta, X, y, noise, keys):
         return jax.lax.fori_loop(0, steps, lambda _, t: _down(t, jax.grad(loss)(t, X, y), eta), theta)
 
     def sharpest(theta):
-        return jnp.linalg.eigvalsh(kernel(theta, X))[-1]
+        return jnp.linalg.eigvalsh(tanh_kernel(theta, X))[-1]
 
     theta = fit(theta, 0.1 * SHARPNESS / sharpest(theta), TRAINING)
     eta = SHARPNESS / sharpest(theta)
@@ -173,13 +175,13 @@ def _flatten(theta, X, y, noise, keys):
         def tenth(theta, xs):
             theta = jax.lax.scan(step, theta, xs)[0]
             # where plain descent would now end
-            return theta, jnp.trace(kernel(fit(theta, eta, 500), X))
+            return theta, jnp.trace(tanh_kernel(fit(theta, eta, 500), X))
 
         return jax.lax.scan(tenth, theta, xs)[1]
 
     part = TRAINING // 10
     found = jax.vmap(lambda key: follow(noisy, jax.random.split(key, (10, part))))(keys)
-    return jnp.trace(kernel(theta, X)), follow(pushed, jnp.zeros((10, part))), found, eta
+    return jnp.trace(tanh_kernel(theta, X)), follow(pushed, jnp.zeros((10, part))), found, eta
 
 
 def _flatness_claim(batch: int, seed: int) -> tuple[Claim, dict[str, np.ndarray]]:
@@ -188,11 +190,9 @@ def _flatness_claim(batch: int, seed: int) -> tuple[Claim, dict[str, np.ndarray]
     theta = (random.normal(size=(HIDDEN, 2)), random.normal(size=HIDDEN), random.normal(size=HIDDEN))
     keys = jax.random.split(jax.random.PRNGKey(611953 * (seed + 1) + batch), RUNS)
     start, predicted, found, eta = map(np.asarray, _flatten(theta, X, y, LABEL_NOISE**2 / batch, keys))
-    claim = Claim(
-        "fall of tr H over prediction, tanh network",
-        1.0,
-        *mean_and_error((found[:, -1] - start) / float(predicted[-1] - start)),
-        wrong={"gradient descent stays": 0.0, "half the force": 0.5},
+    falls = (found[:, -1] - start) / (predicted[-1] - start)
+    claim = Claim.mean("fall of tr H over prediction, tanh network", 1.0, falls).rejects(
+        {"gradient descent stays": 0.0, "half the force": 0.5}
     )
     times = float(eta) * TRAINING / 10 * np.arange(11)
     curve = np.array([times, np.append(1.0, predicted / start), np.append(1.0, found.mean(axis=0) / start)])
@@ -205,53 +205,25 @@ def experiment(batch: int, seed: int) -> Outcome:
     return Outcome((*_drift_claims(batch, seed), *_circle_claims(batch, seed), flatness), curves)
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     sizes = list(outcomes)
     for number, eta in enumerate(RATES):
         found = [[o.claims[number] for o in outcomes[size]] for size in sizes]
         means = [np.mean([c.measured for c in some]) for some in found]
         errors = [np.hypot.reduce([c.standard_error for c in some]) / len(some) for some in found]
-        style = {
-            "color": COLOURS[number],
-            "marker": MARKERS[number],
-            "linestyle": "none",
-            "label": rf"$\eta$ = {eta:g}",
-        }
-        left.errorbar(np.array(sizes) + 0.05 * number, means, errors, capsize=2, **style)
+        at = np.array(sizes) + 0.05 * number
+        left.errorbar(at, means, errors, capsize=2, **marks(number), label=rf"$\eta$ = {eta:g}")
     left.axhline(1.0, color="black", linewidth=0.7)
     left.set(xlabel="batch size", xticks=sizes, title=r"two scales: drift of $\Sigma\lambda$, measured/predicted")
     left.legend()
     for number, size in enumerate(sizes):
         time, predicted, found = outcomes[size][0].curves["network"]
-        right.plot(time, predicted, color=COLOURS[number % 4], linestyle=LINES[0], label=f"predicted, batch {size}")
-        right.plot(
-            time,
-            found,
-            color=COLOURS[number % 4],
-            marker=MARKERS[number % 4],
-            linestyle="none",
-            label=f"measured, batch {size}",
-        )
+        right.plot(time, predicted, color=COLOURS[number % 4], label=f"predicted, batch {size}")
+        right.plot(time, found, **marks(number), label=f"measured, batch {size}")
     right.axhline(1.0, color="black", linewidth=0.7, linestyle=":", label="gradient descent")
     right.set(xlabel=r"time $\eta t$", title=r"tanh network: tr$\,H$ over its start")
     right.legend(fontsize=7)
 
 
-LAB = Lab(
-    name="entropic-force",
-    title="noise pushes towards flat regions, at a rate of η² over the batch size",
-    statement=(
-        "With L = Σ λ_i(θ̂)θ̃_i² and label noise of variance σ²/b the fast coordinates settle at ⟨θ̃²⟩ = "
-        "ησ²/(2b)/(1 − ηλ), the steady state of theory §10, and the slow ones drift along −⟨θ̃_i²⟩∇λ_i: "
-        "Σλ falls by (η²σ²/2b)‖∇Σλ‖² a step. A "
-        "network that fits its data drifts as if its loss were L − (σ²/2b) log det(1 − ηJJᵀ/2) ≈ L + (ησ²/4b) "
-        "tr H. Diffusion alone leaves the density 1/D when its noise is fresh at every step, as in stochastic "
-        "gradient descent, so that D = 1 and D = 2 on two halves of a circle give 2 : 1; noise with memory "
-        "gives 1/√D, that is √2 : 1."
-    ),
-    experiment=experiment,
-    sizes=(1, 2, 4),
-    quick_sizes=(1, 4),
-    draw=draw,
-)
+LAB = Lab.described("entropic-force", __doc__, experiment, draw, sizes=(1, 2, 4), quick_sizes=(1, 4))

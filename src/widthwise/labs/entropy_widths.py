@@ -1,28 +1,25 @@
-"""How many bits describe a class of functions, and that maps without steep slopes do as well with 32 numbers a bit."""
+"""n bits and 32 n numbers without steep slopes describe a class of functions about equally well
+
+ε_n is the radius to which 2^n balls cover a compact set, n in bits. Functions on [0, 1] with f(0) = 0 and |f'| ≤ 1 have
+ε_n = 1/(n+1) exactly in the maximum norm; a ball in d dimensions has ε_n like 2^{−n/d}, an ellipsoid with axes k^{−s}
+like n^{−s}. In a Hilbert space maps into R^{32n} and back whose Lipschitz constants multiply to 2 reach 3ε_n: δ_{32n} ≤
+3ε_n (theory §10), by a Johnson–Lindenstrauss embedding of a net, extended by Kirszbraun's theorem.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome
-from widthwise.labs.tools.coverings import (
-    ellipsoid_bits,
-    extend,
-    greedy_net,
-    lipschitz_constants,
-    lipschitz_net,
-    lipschitz_packing,
-)
-from widthwise.labs.tools.line_fits import slope_with_error
+from widthwise.experiments.sampler import forward, sample_parameters
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools import coverings
+from widthwise.labs.tools.estimates import slope_with_error
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.plots.style import COLOURS, marks, style
 
 #: Members of a class, points at which they are seen, and members at which the two maps are tried.
 MEMBERS, POINTS, TRIED = 1500, 512, 10
@@ -33,20 +30,15 @@ PER_BIT, STEEPNESS = 32, 2.0
 ROUNDING = 1e-9
 
 
-@jax.jit
-def _outputs(seed, X):
-    net = MLP([4, 16, 16, 1], "tanh", C_b=0.1, C_W=2.0)
-
-    def one(index):
-        return forward(net, sample_parameters(net, network_key(seed, index)), X)[1][-1][:, 0]
-
-    return jax.vmap(one)(jnp.arange(MEMBERS))
+@over_networks
+def _outputs(net: MLP, key, X):
+    return forward(net, sample_parameters(net, key), X)[1][-1][:, 0]
 
 
 def network_functions(seed: int) -> np.ndarray:
     """Functions of random tanh networks at `POINTS` inputs, as vectors of the Hilbert space of their mean square."""
     X = np.random.default_rng([seed, 1]).normal(size=(POINTS, 4))
-    return np.asarray(_outputs(seed, X)) / np.sqrt(POINTS)
+    return _outputs(MLP([4, 16, 16, 1], "tanh", C_b=0.1, C_W=2.0), seed, MEMBERS, X) / np.sqrt(POINTS)
 
 
 def lipschitz_functions(seed: int) -> np.ndarray:
@@ -72,24 +64,21 @@ def stable_width(members: np.ndarray, bits: int, seed: int) -> tuple[float, floa
     """Maps into R^{32 bits} and back, without steep slopes, from a Johnson–Lindenstrauss embedding of a net.
 
     A net of 2^bits members goes to R^{32 bits} by a Gaussian matrix; both directions are extended to the members
-    that lie farthest from the net, one after the other, with constants whose product is 2.
-
-    Returns
-    -------
-    r of the net, the entropy number lying in [r/2, r]; the product of the constants on the net; the largest distance
-    between one of these members and where the two maps lead it.
+    that lie farthest from the net, one after the other, with constants whose product is 2. Returns r of the net, the
+    entropy number lying in [r/2, r]; the product of the constants on the net; the largest distance between one of these
+    members and where the two maps lead it.
     """
-    net, radius = greedy_net(members, 2**bits)
+    net, radius = coverings.greedy_net(members, 2**bits)
     random = np.random.default_rng([seed, bits, 4])
     matrix = random.normal(size=(members.shape[1], PER_BIT * bits)) / np.sqrt(PER_BIT * bits)
-    there, back = lipschitz_constants(members[net], members[net] @ matrix)
+    there, back = coverings.lipschitz_constants(members[net], members[net] @ matrix)
     room = np.sqrt(STEEPNESS / (there * back))
     distances = cdist(members, members[net])
     points, codes, found, worst = members[net], members[net] @ matrix, members[net], 0.0
     for index in np.argsort(distances.min(axis=1))[-TRIED:]:
         member, start = members[index], members[net[distances[index].argmin()]]
-        code = extend(points, codes, there * room, member, member @ matrix)
-        value = extend(codes, found, back * room, code, start)
+        code = coverings.extend(points, codes, there * room, member, member @ matrix)
+        value = coverings.extend(codes, found, back * room, code, start)
         points, codes, found = np.vstack([points, member]), np.vstack([codes, code]), np.vstack([found, value])
         worst = max(worst, float(np.linalg.norm(member - value)))
     return radius, there * back, worst
@@ -103,24 +92,24 @@ def nearest_zigzag(values: np.ndarray, bits: int) -> np.ndarray:
     followed = np.zeros_like(values)
     for k in range(1, bits + 1):
         followed[:, k] = followed[:, k - 1] + np.where(values[:, k] > followed[:, k - 1], 1.0, -1.0) / (bits + 1)
-    known = {tuple(row) for row in (lipschitz_net(bits) * (bits + 1)).round().astype(int)}
+    known = {tuple(row) for row in (coverings.lipschitz_net(bits) * (bits + 1)).round().astype(int)}
     if not all(tuple(row) in known for row in (followed * (bits + 1)).round().astype(int)):
         raise AssertionError("a function followed a path that is not in the net")
     return np.abs(values - followed).max(axis=1)
 
 
-def _exact_claims(bits: int, seed: int) -> list[Claim]:
+def _lipschitz_claims(bits: int, seed: int) -> list[Claim]:
     random = np.random.default_rng([seed, bits])
     slopes = random.uniform(-1.0, 1.0, (4000, bits + 1))
     slopes[:2] = [[1.0], [-1.0]]
     exact = 1.0 / (bits + 1)
-    covered = float(nearest_zigzag(np.cumsum(slopes, axis=1) * exact, bits).max())
-    packed = lipschitz_packing(bits)
-    apart = min(float(cdist(packed[i : i + 1], packed[i + 1 :], "chebyshev").min()) for i in range(len(packed) - 1))
+    covered = nearest_zigzag(np.cumsum(slopes, axis=1) * exact, bits).max()
+    packed = coverings.lipschitz_packing(bits)
+    apart = min(cdist(packed[i : i + 1], packed[i + 1 :], "chebyshev").min() for i in range(len(packed) - 1))
     wrong = {"1/n": 1 / bits, "half": exact / 2}
     return [
-        Claim("Lipschitz functions: radius of 2^n balls", exact, covered, ROUNDING, wrong=wrong, exact=True),
-        Claim("half the distance in a packing of 2^(n+1)", exact, apart / 2, ROUNDING, wrong=wrong, exact=True),
+        Claim.exactly("Lipschitz functions: radius of 2^n balls", exact, covered, ROUNDING).rejects(wrong),
+        Claim.exactly("half the distance in a packing of 2^(n+1)", exact, apart / 2, ROUNDING).rejects(wrong),
     ]
 
 
@@ -130,83 +119,64 @@ def _disc_claims(bits: int, seed: int) -> list[Claim]:
     side = np.arange(-1.0, 1.0 + GRID / 2, GRID)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     grid = np.random.default_rng([seed, bits, 5]).permutation(grid[np.linalg.norm(grid, axis=1) <= 1.0])
-    _, radius = greedy_net(grid, 2**bits)
+    _, radius = coverings.greedy_net(grid, 2**bits)
     bound = 1.0 / (1.0 - 2.0 ** (-bits / 2))
     covering, packing = (radius + GRID) * 2 ** (bits / 2), radius / 2 * 2 ** (bits / 2)
-    what = ("disc: covering radius × 2^(n/2)", "disc: packing radius × 2^(n/2)")
-    return [
-        Claim(what[0], 1.0, covering, ROUNDING, "at least", wrong={"twice": 2.0}, exact=True),
-        Claim(what[1], bound, packing, ROUNDING, "at most", wrong={"half": bound / 2}, exact=True),
-    ]
+    covers = Claim.exactly("disc: covering radius × 2^(n/2)", 1.0, covering, ROUNDING, "at least")
+    packs = Claim.exactly("disc: packing radius × 2^(n/2)", bound, packing, ROUNDING, "at most")
+    return [covers.rejects({"twice": 2.0}), packs.rejects({"half": bound / 2})]
 
 
 def _rate_claims() -> tuple[list[Claim], dict[str, Any]]:
     axes, scales, claims, curves = np.arange(1.0, 200_000.0), np.geomspace(1e-2, 2e-4, 12), [], {}
     for decay in DECAYS:
-        both = np.array([ellipsoid_bits(axes**-decay, r**decay) for r in scales])
+        both = np.array([coverings.ellipsoid_bits(axes**-decay, r**decay) for r in scales])
         curves[f"ellipsoid {decay:g}"] = (both, scales**decay)
         for bound, name in zip(both.T, ("least", "most"), strict=True):
             fit = slope_with_error(np.log(bound), decay * np.log(scales))
             what = f"axes k^-{decay:g}: exponent of n in ε, {name}"
-            claims.append(Claim(what, -decay, *fit, wrong={"half": -decay / 2, "twice": -2 * decay}, exact=True))
+            claims.append(Claim.exactly(what, -decay, *fit).rejects({"half": -decay / 2, "twice": -2 * decay}))
     return claims, curves
 
 
 def experiment(bits: int, seed: int) -> Outcome:
     """Entropy numbers of `bits` bits."""
-    claims = _exact_claims(bits, seed) + _disc_claims(bits, seed)
-    more, curves = _rate_claims()
-    claims, widths = claims + more, {}
+    rates, curves = _rate_claims()
+    claims, widths = [*_lipschitz_claims(bits, seed), *_disc_claims(bits, seed), *rates], {}
     for name, members in CLASSES.items():
         radius, steepness, worst = stable_width(members(seed), bits, seed)
         widths[name] = (radius, worst)
-        isometry = {"an isometry": 1.0}
-        what = f"{name}: product of Lipschitz constants"
-        claims.append(Claim(what, STEEPNESS, steepness, ROUNDING, "at most", wrong=isometry, exact=True))
-        what = f"{name}: error with 32n numbers over ε_n"
-        wrong = {"no more than ε_n": 1.0}
-        claims.append(Claim(what, 3.0, worst / (radius / 2), ROUNDING, "at most", wrong=wrong, exact=True))
+        steep = Claim.exactly(f"{name}: product of Lipschitz constants", STEEPNESS, steepness, ROUNDING, "at most")
+        reach = Claim.exactly(
+            f"{name}: error with 32n numbers over ε_n", 3.0, worst / (radius / 2), ROUNDING, "at most"
+        )
+        claims += [steep.rejects({"an isometry": 1.0}), reach.rejects({"no more than ε_n": 1.0})]
     return Outcome(tuple(claims), curves | {"widths": widths})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     largest = outcomes[max(outcomes)][0].curves
     for number, decay in enumerate(DECAYS):
         both, radii = largest[f"ellipsoid {decay:g}"]
         left.fill_betweenx(radii, both[:, 0], both[:, 1], color=COLOURS[number], alpha=0.5, linewidth=0)
-        left.plot(
-            both.mean(axis=1), radii, color=COLOURS[number], linestyle=LINES[number], label=f"axes $k^{{-{decay:g}}}$"
-        )
+        left.plot(both.mean(axis=1), radii, **style(number), label=f"axes $k^{{-{decay:g}}}$")
     n = np.geomspace(100, 1e5, 10)
-    left.plot(n, 1 / (n + 1), color=COLOURS[2], linestyle=LINES[2], label="Lipschitz on [0, 1], exact")
+    left.plot(n, 1 / (n + 1), **style(2), label="Lipschitz on [0, 1], exact")
     left.set(xscale="log", yscale="log", xlabel="n (bits)", ylabel=r"$\varepsilon_n$", title="entropy numbers")
     left.legend()
     for number, name in enumerate(CLASSES):
-        sizes = np.array(list(outcomes))
-        pairs = np.array([np.mean([o.curves["widths"][name] for o in outcomes[size]], axis=0) for size in sizes])
-        style = {"color": COLOURS[number], "capsize": 3, "linestyle": "none", "elinewidth": 2}
-        at, half = sizes + 0.12 * (number - 1), pairs[:, 0] / 2
-        right.errorbar(at, 1.5 * half, [half / 2, half / 2], **style, label=rf"{name}: $\varepsilon_n$ lies here")
-        right.plot(at, pairs[:, 1], color=COLOURS[number], marker=MARKERS[number], linestyle="none")
-        right.plot(at, 3 * half, color=COLOURS[number], marker="_", markersize=12, linestyle="none")
+        radii, errors = np.transpose(
+            [np.mean([o.curves["widths"][name] for o in found], axis=0) for found in outcomes.values()]
+        )
+        at, half, points = np.array(list(outcomes)) + 0.12 * (number - 1), radii / 2, marks(number)
+        bars = points | {"marker": "", "capsize": 3, "elinewidth": 2, "label": rf"{name}: $\varepsilon_n$ lies here"}
+        right.errorbar(at, 1.5 * half, [half / 2, half / 2], **bars)
+        right.plot(at, errors, **points)
+        right.plot(at, 3 * half, **(points | {"marker": "_", "markersize": 12}))
     right.set(xlabel="n (bits)", xticks=list(outcomes), yscale="log", ylim=(None, 3.0))
     right.set_title(r"error of $32n$ numbers (points); $3\varepsilon_n$ at least (dashes)", fontsize=9)
     right.legend(fontsize=7)
 
 
-LAB = Lab(
-    name="entropy-widths",
-    title="n bits and 32 n numbers without steep slopes describe a class of functions about equally well",
-    statement=(
-        "ε_n is the radius to which 2^n balls cover a compact set, n in bits. Functions on [0, 1] with f(0) = "
-        "0 and |f'| ≤ 1 have ε_n = 1/(n+1) exactly in the maximum norm; a ball in d dimensions has ε_n like "
-        "2^{−n/d}, an ellipsoid with axes k^{−s} like n^{−s}. In a Hilbert space maps into R^{32n} and back "
-        "whose Lipschitz constants multiply to 2 reach 3ε_n: δ_{32n} ≤ 3ε_n (theory §10), by a "
-        "Johnson–Lindenstrauss embedding of a net, extended by Kirszbraun's theorem."
-    ),
-    experiment=experiment,
-    sizes=(8, 9, 10),
-    quick_sizes=(8, 9),
-    draw=draw,
-)
+LAB = Lab.described("entropy-widths", __doc__, experiment, draw, sizes=(8, 9, 10))

@@ -1,11 +1,16 @@
-"""Test error to order 1/n against trained networks, over width, depth and initialisation; and too much depth."""
+"""test error to order 1/n over depth and initialisation, and how too much depth drowns learning
+
+The squared test error of networks trained by gradient descent is error0 + error1/n + O(1/n²), with coefficients of
+theory §8 at every depth; the sign of error1 depends on initialisation, depth and time of training. In a ReLU network of
+width n the logarithm of the kernel of one input is a sum of independent terms, one a hidden layer, with negative mean:
+for L ≫ n a typical network is far from the average one, and a learning rate that suits the average trains few of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -19,10 +24,11 @@ from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.observables import expected_error
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent
-from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.plots.style import COLOURS, marks, style
 
 #: C_W of the students, at C_b = 0; C_W = 1 is critical for tanh.
 PHASES = {"ordered": 0.5, "critical": 1.0, "chaotic": 2.0}
@@ -74,7 +80,7 @@ STUDENTS = (
 
 
 @cache
-def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def teacher_data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Four training and three test inputs with targets of one teacher, tanh(x₁ − x₂ + x₃/2) + 0.3 x₂."""
     random = np.random.default_rng(0)
     X, X_test = random.normal(size=(4, 3)), random.normal(size=(3, 3))
@@ -86,16 +92,17 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def coefficients(student: Student) -> tuple[float, float]:
     """Test error at infinite width and its coefficient of 1/n, averaged over the test inputs (theory §8)."""
     algorithm = GradientDescent(RATE, ROUND * student.rounds)
-    found = expected_error(student.network(64), *data(), algorithm, order=1)
+    found = expected_error(student.network(64), *teacher_data(), algorithm, order=1)
     return float(found["error0"].mean()), float(found["error1"].mean())
 
 
 def draw_networks(net: MLP, seed: int, batch: int) -> list[Weights]:
     """A batch of networks of a seed at their initialisation, one a row, in single precision."""
     random, layers = np.random.default_rng([seed, net.depth, net.n, batch]), []
-    for fan_in, fan_out, C_W in zip(net.widths[:-1], net.widths[1:], net.C_W, strict=True):
-        W = np.float32(math.sqrt(C_W / fan_in)) * random.standard_normal((BATCH, fan_out, fan_in), np.float32)
-        layers.append(Weights(jnp.asarray(W), jnp.zeros((BATCH, fan_out), np.float32)))
+    for dense in net.dense:
+        unit = random.standard_normal((BATCH, dense.outputs, dense.inputs), np.float32)
+        W = np.float32(math.sqrt(dense.C_W / dense.inputs)) * unit
+        layers.append(Weights(jnp.asarray(W), jnp.zeros((BATCH, dense.outputs), np.float32)))
     return layers
 
 
@@ -108,8 +115,8 @@ def preactivations(layers: list[Weights], X: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-@partial(jax.jit, static_argnums=0)
-def _train(net: MLP, layers: list[Weights], X, y) -> list[Weights]:
+@jax.jit
+def _one_round(net: MLP, layers: list[Weights], X, y) -> list[Weights]:
     """One round of training of every network of a batch."""
     how = GradientDescent(RATE, ROUND)
     return jax.vmap(lambda start: descend(net, start, X, y[None], how, None, 1e-6, 1).layers)(layers)
@@ -118,7 +125,7 @@ def _train(net: MLP, layers: list[Weights], X, y) -> list[Weights]:
 @cache
 def first_kernel(student: Student) -> np.ndarray:
     """Mean of (C_W/n) Σσσ over the first hidden layer at pairs of inputs, the same at every width."""
-    X, _, X_test, _ = data()
+    X, _, X_test, _ = teacher_data()
     return reference(student.network(64), np.vstack([X, X_test])).K[1]
 
 
@@ -151,15 +158,13 @@ def controlled_mean(samples: np.ndarray, zero: np.ndarray) -> tuple[float, float
 @cache
 def measured_error(student: Student, width: int, seed: int) -> tuple[float, float]:
     """Mean squared test error of trained networks, and its standard error."""
-    X, y, X_test, y_test = data()
+    X, y, X_test, y_test = teacher_data()
     net, both, errors, zero = student.network(width), np.vstack([X, X_test]), [], []
-    # the initialisation does not matter to how a network is trained: one compilation for all phases
-    rules = net.replace(C_W=1.0)
     for batch in range(NETWORKS // BATCH):
         layers = draw_networks(net, seed, batch)
         zero.append(controls(student, preactivations(layers, both)))
         for _ in range(student.rounds):
-            layers = _train(rules, layers, X.astype(np.float32), y.astype(np.float32))
+            layers = _one_round(net, layers, X.astype(np.float32), y.astype(np.float32))
         z = preactivations(layers, X_test)[-1][:, :, 0]
         errors.append(np.mean((z - y_test) ** 2, axis=1))
     return controlled_mean(np.concatenate(errors), np.concatenate(zero))
@@ -185,11 +190,11 @@ def _student_claim(student: Student, width: int, seed: int) -> Claim:
     if not student.extrapolated:
         wrong = {name: zeroth + value / width for name, value in wrong.items()}
         found = measured_error(student, width, seed)
-        return Claim(f"test error, {student.name}", zeroth + first / width, *found, wrong=wrong)
+        return Claim(f"test error, {student.name}", zeroth + first / width, *found).rejects(wrong)
     # 2c(n) − c(n/2) is free of the next order
     (wide, error), (narrow, other) = (scaled_shift(student, n, seed) for n in (width, width // 2))
     found = 2 * wide - narrow, math.hypot(2 * error, other)
-    return Claim(f"coefficient of 1/n, {student.name}", first, *found, wrong=wrong)
+    return Claim(f"coefficient of 1/n, {student.name}", first, *found).rejects(wrong)
 
 
 def layer_logarithm(width: int) -> tuple[float, float]:
@@ -219,7 +224,7 @@ def deep_outputs(weights, X):
 
 
 @jax.jit
-def _deep(networks, rate):
+def _deep_descent(networks, rate):
     """Ĝ of each network at x = (1, 1), and its squared error, target 1, after gradient descent over that before."""
 
     def loss(weights):
@@ -246,7 +251,7 @@ def _learned(depth: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
     random = np.random.default_rng([seed, depth])
     shapes = ((NARROW, 2), (depth - 2, NARROW, NARROW), (NARROW,))
     start = [math.sqrt(2.0 / shape[-1]) * random.normal(size=(DEEP_NETWORKS, *shape)) for shape in shapes]
-    kernels, left = map(np.asarray, _deep(start, TIME / STEPS / depth))
+    kernels, left = map(np.asarray, _deep_descent(start, TIME / STEPS / depth))
     alive = kernels > 0.0
     return np.log(kernels[alive] / 2.0), alive, float(np.mean(left < 0.5))
 
@@ -257,16 +262,13 @@ def _deep_claims(depth: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     _, _, shallow = _learned(2, seed)
     mean, variance = layer_logarithm(NARROW)
     hidden, dead = depth - 1, 1 - (1 - 0.5**NARROW) ** (depth - 1)
-    binomial = np.sqrt(dead * (1 - dead) / DEEP_NETWORKS)
-    squares = mean_and_error((logs - hidden * mean) ** 2)
-    lost, error = shallow - learned, np.sqrt(0.5 / DEEP_NETWORKS)
+    binomial, error = np.sqrt(np.array([dead * (1 - dead), 0.5]) / DEEP_NETWORKS)
+    squares = (logs - hidden * mean) ** 2
     claims = [
-        Claim(
-            "deep: mean of log Ĝ/K", hidden * mean, *mean_and_error(logs), wrong={"a typical network is average": 0.0}
-        ),
-        Claim("deep: variance of log Ĝ/K", hidden * variance, *squares, wrong={"5L/n": 5 * hidden / NARROW}),
-        Claim("deep: share of dead networks", dead, float(1 - alive.mean()), binomial, wrong={"none": 0.0}),
-        Claim("deep: share that learns at depth 2 but not here", 0.5, lost, error, "at least"),
+        Claim.mean("deep: mean of log Ĝ/K", hidden * mean, logs).rejects({"a typical network is average": 0.0}),
+        Claim.mean("deep: variance of log Ĝ/K", hidden * variance, squares).rejects({"5L/n": 5 * hidden / NARROW}),
+        Claim("deep: share of dead networks", dead, 1 - alive.mean(), binomial).rejects({"none": 0.0}),
+        Claim("deep: share that learns at depth 2 but not here", 0.5, shallow - learned, error, "at least"),
     ]
     return claims, {"logs": logs, "learned": (shallow, learned)}
 
@@ -286,55 +288,40 @@ def _over_seeds(outcomes: list[Outcome], student: Student) -> tuple[float, float
 
 
 def _draw_depths(axes: Any, width: int, outcomes: list[Outcome]) -> None:
-    for phase, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
+    for number, phase in enumerate(PHASES):
         some = [student for student in STUDENTS if student.phase == phase and student.rounds == 1]
         depths, shifts = [s.depth for s in some], np.array([_over_seeds(outcomes, s)[0] for s in some])
         zeroth, first = np.transpose([coefficients(s) for s in some])
-        axes.plot(depths, zeroth + shifts / width, color=colour, marker=marker, linestyle="none", label=phase)
-        axes.plot(depths, zeroth + first / width, color=colour)
-        axes.plot(depths, zeroth, color=colour, linewidth=0.9, linestyle=":")
+        axes.plot(depths, zeroth + shifts / width, **marks(number), label=phase)
+        axes.plot(depths, zeroth + first / width, color=COLOURS[number])
+        axes.plot(depths, zeroth, color=COLOURS[number], linewidth=0.9, linestyle=":")
     axes.set(xlabel="depth L", ylabel="test error", xticks=[2, 3, 4], ylim=(0.0, None))
     axes.set_title(f"width {width}; dotted: infinite")
     axes.legend(fontsize=7, loc="lower right")
 
 
-def _draw_shifts(axes: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def _draw_shifts(axes: Any, outcomes: Outcomes) -> None:
     shown = [student for student in STUDENTS if student.depth == 3]
-    for student, colour, marker in zip(shown, COLOURS, MARKERS, strict=True):
+    for number, student in enumerate(shown):
         values, errors = np.transpose([_over_seeds(outcomes[size], student) for size in outcomes])
-        style = {"color": colour, "marker": marker, "linestyle": "none", "capsize": 2, "label": student.name}
-        axes.errorbar([1 / size for size in outcomes], values, errors, **style)
-        axes.plot(0.0, coefficients(student)[1], color=colour, marker="*", markersize=9)
+        axes.errorbar([1 / n for n in outcomes], values, errors, capsize=2, label=student.name, **marks(number))
+        axes.plot(0.0, coefficients(student)[1], color=COLOURS[number], marker="*", markersize=9)
     axes.axhline(0.0, color="black", linewidth=0.7)
     axes.set(xlabel="1/n", ylabel=r"$n$ (test error $-$ error0)", title="stars: theory")
     axes.legend(fontsize=7)
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, middle, right = figure.subplots(1, 3)
     _draw_depths(left, min(outcomes), outcomes[min(outcomes)])
     _draw_shifts(middle, outcomes)
     for number, (depth, found) in enumerate(outcomes.items()):
-        style = {"color": COLOURS[number % 4], "linestyle": LINES[number % 4], "histtype": "step", "density": True}
         share = np.mean([outcome.curves["learned"][1] for outcome in found])
-        right.hist(found[0].curves["logs"], bins=40, label=f"{depth} layers: {share:.1%} learn", **style)
+        steps = style(number) | {"histtype": "step", "density": True, "label": f"{depth} layers: {share:.1%} learn"}
+        right.hist(found[0].curves["logs"], bins=40, **steps)
     right.axvline(0.0, color="black", linewidth=0.7)
     right.set(xlabel=r"$\log \hat G/K$ of one network", ylabel="density", title="width 8, many layers")
     right.legend(fontsize=7)
 
 
-LAB = Lab(
-    name="generalisation",
-    title="test error to order 1/n over depth and initialisation, and how too much depth drowns learning",
-    statement=(
-        "The squared test error of networks trained by gradient descent is error0 + error1/n + O(1/n²), with "
-        "coefficients of theory §8 at every depth; the sign of error1 depends on initialisation, depth and time of "
-        "training. In a ReLU network of width n the logarithm of the kernel of one input is a sum of independent "
-        "terms, one a hidden layer, with negative mean: for L ≫ n a typical network is far from the average one, and "
-        "a learning rate that suits the average trains few of them."
-    ),
-    experiment=experiment,
-    sizes=(32, 64, 128),
-    quick_sizes=(32, 64),
-    draw=draw,
-)
+LAB = Lab.described("generalisation", __doc__, experiment, draw, sizes=(32, 64, 128))

@@ -1,8 +1,14 @@
-"""The loss Hessian of a classifier: a bulk, one outlier fewer than classes, and where in the network they come from."""
+"""a bulk and C − 1 outliers; the parts of the Gauss–Newton matrix
+
+The Hessian of a loss of outputs is H = G + E, with G = Jᵀ(∂²ℓ)J. For cross-entropy G is the Fisher information, has the
+nonzero spectrum of the NTK weighted by diag p − p pᵀ, and divides exactly into class, cross-class, within-class and c'
+= c parts (theory §10). On clusters of C classes H has C − 1 outliers; the within-class part grows like the square of
+the clusters' spread. The gradient lies in the span of the C class vectors, but descent with a small rate takes it out
+of the top eigenvectors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,19 +19,14 @@ import optax
 
 from widthwise.experiments.sampler import forward
 from widthwise.experiments.tangent import kernel, tangent
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.labs.tools.class_parts import class_parts
-from widthwise.labs.tools.classifier import cluster_classes, cross_entropy, train_network
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.classifier import class_parts, cluster_classes, cross_entropy, train_network
+from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.labs.tools.units import ensemble, in_units, outputs_in_units
 from widthwise.network import MLP
-from widthwise.plots.style import COLOURS, marks
-from widthwise.special.lanczos import (
-    gauss_newton_product,
-    hessian_product,
-    lanczos_density,
-    smooth_density,
-    top_eigenpairs,
-)
+from widthwise.plots.style import COLOURS, marks, style
+from widthwise.special import lanczos
+from widthwise.special.lanczos import gauss_newton_product, hessian_product, top_eigenpairs
 
 FEATURES, PER_CLASS, NETWORKS = 10, 12, 3
 #: Standard deviation within a cluster, of centres of length one per feature; the claims are about SPREADS[MAIN].
@@ -48,8 +49,8 @@ def _logit_gradients(J, p):
     return jnp.moveaxis(J, 0, 1) - jnp.einsum("ci,ci...->i...", p, J)[:, None]
 
 
-@partial(jax.jit, static_argnums=0)
-def _train(net: MLP, networks, X, labels):
+@jax.jit
+def _trained_on_clusters(net: MLP, networks, X, labels):
     """Networks trained on each of the data sets X (sets, inputs, features); what is found, (sets, networks, …).
 
     End points u, largest eigenvalues of H, traces of the parts of G, the top C − 1 eigenvectors of H, the class vectors
@@ -69,7 +70,7 @@ def _train(net: MLP, networks, X, labels):
     return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(X, networks)
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def _layer_parts(net: MLP, layers, X, labels):
     """Layer by layer: share of activations within classes (layers,), and shares of the parts of gradients (layers, 4).
 
@@ -84,7 +85,7 @@ def _layer_parts(net: MLP, layers, X, labels):
     return jnp.array([t[2] / t.sum() for t in inside]), jnp.array([t / t.sum() for t in traces])
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def _identities(net: MLP, layers, X, labels):
     """|Hv − Gv − Ev| and |Ev| over |Hv|; the largest eigenvalue of G; probabilities (i, a) and the NTK over inputs."""
     u, outputs, loss = _loss_of(net, layers, X, labels)
@@ -119,25 +120,15 @@ def _identity_claims(net: MLP, trained, X, labels, traces: np.ndarray) -> tuple[
     """H = G + E, G against the weighted kernel, and the four parts of G, whose traces are given."""
     left, E, top_G, p, H = map(np.asarray, _identities(net, trained, X, labels))
     weighted = _weighted(p, H)
-    top_kernel, trace = float(np.linalg.eigvalsh(weighted)[-1]), float(np.trace(weighted))
-    top_plain = float(np.linalg.eigvalsh(H.reshape(p.size, p.size))[-1])
+    top_kernel, trace = np.linalg.eigvalsh(weighted)[-1], np.trace(weighted)
+    top_plain = np.linalg.eigvalsh(H.reshape(p.size, p.size))[-1]
     return (
-        Claim("H − G − E, relative", 0.0, float(left), 1e-10, exact=True, wrong={"H is G alone": float(E)}),
-        Claim(
-            "largest eigenvalue of the Fisher information",
-            top_kernel,
-            float(top_G),
-            1e-8 * top_kernel,
-            exact=True,
-            wrong={"of the NTK without softmax": top_plain},
+        Claim.exactly("H − G − E, relative", 0.0, left, 1e-10).rejects({"H is G alone": E}),
+        Claim.exactly("largest eigenvalue of the Fisher information", top_kernel, top_G, 1e-8 * top_kernel).rejects(
+            {"of the NTK without softmax": top_plain}
         ),
-        Claim(
-            "trace of class + cross + within + own",
-            trace,
-            float(traces.sum()),
-            1e-10 * trace,
-            exact=True,
-            wrong={"without c' = c": trace - float(traces[3])},
+        Claim.exactly("trace of class + cross + within + own", trace, traces.sum(), 1e-10 * trace).rejects(
+            {"without c' = c": trace - traces[3]}
         ),
     )
 
@@ -147,53 +138,34 @@ def experiment(classes: int, seed: int) -> Outcome:
     data = [cluster_classes(classes, PER_CLASS, FEATURES, spread, seed) for spread in SPREADS]
     X, labels = np.stack([d.X for d in data]), data[0].labels
     networks = ensemble(net, seed, NETWORKS)
-    ends, tops, traces, *spans, gradients = map(np.asarray, _train(net, networks, X, labels))
-    in_top, spanned = (_share(vectors, gradients) for vectors in spans)
+    ends, tops, traces, *spans, gradients = map(np.asarray, _trained_on_clusters(net, networks, X, labels))
+    in_top, spanned = (_share(vectors, gradients)[MAIN].mean() for vectors in spans)
     trained = in_units(net, jax.tree.map(lambda part: part[0], networks))[1](ends[MAIN, 0])
-    ratios = tops[MAIN, :, :-1] / tops[MAIN, :, 1:]
+    outliers = (tops[MAIN, :, :-1] / tops[MAIN, :, 1:]).argmax(axis=1) + 1
     within = traces[..., 2] / traces.sum(axis=-1)
     slopes = np.diff(np.log(within[:3]), axis=0) / np.diff(np.log(SPREADS[:3]))[:, None]
     slope, scatter = mean_and_error(slopes[0])
-    bend = abs(float(slopes[1].mean()) - slope)
+    error = np.hypot(scatter, slopes[1].mean() - slope)
     claims = (
         *_identity_claims(net, trained, X[MAIN], labels, traces[MAIN, 0]),
-        Claim(
-            "outliers of H: where eigenvalues fall most",
-            classes - 1.0,
-            float((ratios.argmax(axis=1) + 1).mean()),
-            0.15,
-            exact=True,
-            wrong={"one a class": float(classes), "one a pair of classes": classes * (classes - 1.0)},
+        Claim.exactly("outliers of H: where eigenvalues fall most", classes - 1, outliers.mean(), 0.15).rejects(
+            {"one a class": classes, "one a pair of classes": classes * (classes - 1)}
         ),
-        Claim(
-            "power of the spread in the within-class share of G",
-            2.0,
-            slope,
-            float(np.hypot(scatter, bend)),
-            wrong={"like the spread": 1.0, "no dependence": 0.0},
+        Claim("power of the spread in the within-class share of G", 2.0, slope, error).rejects(
+            {"like the spread": 1.0, "no dependence": 0.0}
         ),
-        Claim(
-            "share of the gradient in the span of the class vectors",
-            1.0,
-            float(spanned[MAIN].mean()),
-            0.02,
-            exact=True,
-            wrong={"C random directions": classes / ends.shape[-1]},
+        Claim.exactly("share of the gradient in the span of the class vectors", 1.0, spanned, 0.02).rejects(
+            {"C random directions": classes / ends.shape[-1]}
         ),
-        Claim(
-            "share of the gradient in the top C − 1 eigenvectors of H",
-            0.0,
-            float(in_top[MAIN].mean()),
-            0.02,
-            exact=True,
-            wrong={"descent stays in the top eigenspace": 1.0},
+        Claim.exactly("share of the gradient in the top C − 1 eigenvectors of H", 0.0, in_top, 0.02).rejects(
+            {"descent stays in the top eigenspace": 1.0}
         ),
     )
     curves = {"tops": tops, "traces": traces, "layers": _layer_parts(net, trained, X[MAIN], labels)}
     return Outcome(claims, curves | {"trained": trained, "X": X[MAIN], "labels": labels})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     figure.set_size_inches(10.0, 3.4)
     density, spread, layers = figure.subplots(1, 3)
     classes = list(outcomes)[-1]
@@ -204,8 +176,8 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
         outlier = number < classes - 1
         label = {0: f"the first {classes - 1}", classes - 1: "the next"}.get(number)
         spread.plot(SPREADS, tops[:, number], marker="o", markersize=3, color=COLOURS[0 if outlier else 1], label=label)
-    spread.set(xscale="log", xlabel="spread of the clusters", title=f"largest eigenvalues, {classes} classes")
-    spread.set_ylim(0.0, None)
+    spread.set(xscale="log", xlabel="spread of the clusters", ylim=(0.0, None))
+    spread.set_title(f"largest eigenvalues, {classes} classes")
     spread.legend(loc="lower left", ncols=2)
     inside, shares = map(np.asarray, one["layers"])
     at, floor = np.arange(1, len(shares) + 1), np.zeros(len(shares))
@@ -213,40 +185,23 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
         layers.bar(at, shares[:, number], bottom=floor, width=0.6, color=COLOURS[number], alpha=0.8, label=name)
         floor = floor + shares[:, number]
     layers.plot(at, inside, **(marks(0) | {"color": "black"}), label="activations: within")
-    layers.set(
-        xlabel="layer", title="parts of back-propagated gradients", xticks=at, ylim=(0.0, 1.5), yticks=[0, 0.5, 1]
-    )
+    layers.set(xlabel="layer", xticks=at, ylim=(0.0, 1.5), yticks=[0, 0.5, 1])
+    layers.set_title("parts of back-propagated gradients")
     layers.legend(ncols=2, loc="upper center", fontsize=7)
 
 
-def _draw_density(axis: Any, classes: int, one: Mapping[str, Any]) -> None:
+def _draw_density(axis: Any, classes: int, one: Any) -> None:
     """Density of the eigenvalues of H by stochastic Lanczos, and of G; outliers marked."""
-    net = network(classes)
-    u, outputs, loss = _loss_of(net, one["trained"], one["X"], one["labels"])
+    u, outputs, loss = _loss_of(network(classes), one["trained"], one["X"], one["labels"])
     of_outputs = partial(cross_entropy, labels=one["labels"])
     products = {"$H$": hessian_product(loss, u), "$G$": gauss_newton_product(outputs, of_outputs, u)}
     at = np.linspace(-0.15, 1.15 * one["tops"][MAIN, 0, 0], 500)
     for number, (name, product) in enumerate(products.items()):
-        rule = lanczos_density(product, len(u), steps=LANCZOS, probes=4, key=jax.random.key(0))
-        line = {"color": COLOURS[number], "linestyle": "-" if number == 0 else "--"}
-        axis.plot(at, np.maximum(smooth_density(rule, at, 0.005), 1e-4), label=name, **line)
+        rule = lanczos.lanczos_density(product, len(u), steps=LANCZOS, probes=4, key=jax.random.key(0))
+        axis.plot(at, np.maximum(lanczos.smooth_density(rule, at, 0.005), 1e-4), label=name, **style(number))
     axis.plot(one["tops"][MAIN, 0, : classes - 1], np.full(classes - 1, 3e-3), "v", color="black", label="outliers")
     axis.set(yscale="log", ylim=(1e-3, None), xlabel="eigenvalue", title=f"density, {classes} classes")
     axis.legend()
 
 
-LAB = Lab(
-    name="hessian",
-    title="a bulk and C − 1 outliers; the parts of the Gauss–Newton matrix",
-    statement=(
-        "The Hessian of a loss of outputs is H = G + E, with G = Jᵀ(∂²ℓ)J. For cross-entropy G is the Fisher "
-        "information, has the nonzero spectrum of the NTK weighted by diag p − p pᵀ, and divides exactly into class, "
-        "cross-class, within-class and c' = c parts (theory §10). On clusters of C classes H has C − 1 outliers; the "
-        "within-class part grows like the square of the clusters' spread. The gradient lies in the span of the C class "
-        "vectors, but descent with a small rate takes it out of the top eigenvectors."
-    ),
-    experiment=experiment,
-    sizes=(3, 4, 5),
-    quick_sizes=(3, 5),
-    draw=draw,
-)
+LAB = Lab.described("hessian", __doc__, experiment, draw, sizes=(3, 4, 5), quick_sizes=(3, 5))

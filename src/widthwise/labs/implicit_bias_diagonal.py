@@ -1,19 +1,24 @@
-"""Gradient flow on a diagonal network picks, of all solutions, the one that minimises a known convex function."""
+"""the scale of the start chooses between sparse and spread-out solutions
+
+Gradient flow of the squared error on z = ⟨θ₊² − θ₋², x⟩ from θ± = αθ₀ keeps β = 2α²θ₀² sinh(4Xᵀν), ν = ∫(y − Xβ)dt, and
+so ends at the interpolating β that minimises Σ α²θ₀² q(β/(α²θ₀²)), q(s) = 2 − √(4+s²) + s arcsinh(s/2) (theory §10). As
+α → ∞ this is the weighted L2 solution, approached like α⁻⁴; as α → 0 it is the L1 solution, and a sparse truth is
+approached like α^{2(1−ρ)}, ρ < 1 the size of its dual certificate off the support.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import linprog
 
-from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.convex import least_absolute_sum, minimise_on_affine
-from widthwise.labs.tools.line_fits import slope_with_error
-from widthwise.plots.style import COLOURS, LINES, MARKERS
+from widthwise.labs.tools.estimates import slope_with_error
+from widthwise.plots.style import marks, style
 
 #: Initial scales α at which networks are trained.
 TRAINED = (3.0, 0.3, 0.03, 0.01)
@@ -24,7 +29,7 @@ TOLERANCE = 2.5e-7
 
 
 @dataclass(frozen=True)
-class Problem:
+class SparseProblem:
     """Half as many equations as features, a sparse truth that solves them, and the shape θ_0 of the start."""
 
     X: np.ndarray
@@ -36,17 +41,17 @@ class Problem:
         return self.X @ self.truth
 
     @staticmethod
-    def draw(features: int, seed: int) -> Problem:
+    def draw(features: int, seed: int) -> SparseProblem:
         random = np.random.default_rng([features, seed])
         equations, nonzero = features // 2, max(2, features // 20)
         truth = np.zeros(features)
         truth[:nonzero] = random.choice([-1.0, 1.0], nonzero) * random.uniform(0.5, 1.5, nonzero)
         X = random.normal(size=(equations, features)) / np.sqrt(equations)
-        return Problem(X, truth, random.uniform(0.7, 1.4, features))
+        return SparseProblem(X, truth, random.uniform(0.7, 1.4, features))
 
 
 @dataclass(frozen=True)
-class Trained:
+class DiagonalFlow:
     """β = θ₊² − θ₋² along the flow, (features, times), and ν = ∫(y − Xβ)dt, (equations, times)."""
 
     times: np.ndarray
@@ -54,11 +59,11 @@ class Trained:
     nu: np.ndarray
 
 
-def train(problem: Problem, alpha: float) -> Trained:
+def flow_from_scale(problem: SparseProblem, alpha: float) -> DiagonalFlow:
     """Gradient flow of ½‖Xβ − y‖², β = θ₊² − θ₋², from θ± = αθ_0, until no residual exceeds 1e-11.
 
-    >>> problem = Problem.draw(20, 0)
-    >>> trained = train(problem, 1.0)
+    >>> problem = SparseProblem.draw(20, 0)
+    >>> trained = flow_from_scale(problem, 1.0)
     >>> bool(np.abs(problem.X @ trained.beta[:, -1] - problem.y).max() < 2e-11)
     True
     """
@@ -78,26 +83,25 @@ def train(problem: Problem, alpha: float) -> Trained:
     fitted.terminal = True
     begin = np.concatenate([alpha * problem.start, alpha * problem.start, np.zeros(len(y))])
     found = solve_ivp(velocity, (0.0, 1e6), begin, "LSODA", events=fitted, rtol=1e-11, atol=1e-14)
-    return Trained(found.t, found.y[:d] ** 2 - found.y[d : 2 * d] ** 2, found.y[2 * d :])
+    return DiagonalFlow(found.t, found.y[:d] ** 2 - found.y[d : 2 * d] ** 2, found.y[2 * d :])
 
 
-def least_q(problem: Problem, alpha: float) -> np.ndarray:
+def least_q(problem: SparseProblem, alpha: float) -> np.ndarray:
     """argmin Σ c_i q(β_i/c_i), c = α²θ_0², subject to Xβ = y, by the convex programme (theory §10).
 
     q' = arcsinh(s/2) and q'' = 1/√(4+s²).
     """
     c = (alpha * problem.start) ** 2
-
     return minimise_on_affine(lambda b: np.arcsinh(b / (2 * c)), lambda b: 1 / np.hypot(2 * c, b), problem.X, problem.y)
 
 
-def least_weighted_square(problem: Problem) -> np.ndarray:
+def least_weighted_square(problem: SparseProblem) -> np.ndarray:
     """argmin Σ β²/θ_0² subject to Xβ = y: where α → ∞ leads."""
     weighted = problem.X * problem.start**2
     return weighted.T @ np.linalg.solve(weighted @ problem.X.T, problem.y)
 
 
-def certificate(problem: Problem) -> float:
+def certificate(problem: SparseProblem) -> float:
     """ρ = min ‖X_offᵀν‖_∞ over the ν with X_onᵀν = sign(truth) on the support of the truth; below 1 the truth has the
     least L1 norm, and β_α nears it like α^{2(1−ρ)}, since β_i = 2c_i sinh(x_i·ν) with ν growing like log(1/α²)."""
     on = problem.truth != 0.0
@@ -119,82 +123,56 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def experiment(features: int, seed: int) -> Outcome:
-    problem = Problem.draw(features, seed)
+    problem = SparseProblem.draw(features, seed)
     L1, L2 = least_absolute_sum(problem.X, problem.y), least_weighted_square(problem)
     claims, path = [], {}
     for alpha in TRAINED:
-        trained, best = train(problem, alpha), least_q(problem, alpha)
+        trained, best = flow_from_scale(problem, alpha), least_q(problem, alpha)
         end, c = trained.beta[:, -1], (alpha * problem.start) ** 2
-        wrong = {
-            "the flow ends at the least L1 norm": _distance(L1, best),
-            "at the least weighted L2 norm": _distance(L2, best),
-            "at the Q of an even start": _distance(least_q(Problem(problem.X, problem.truth, 1 + 0 * c), alpha), best),
-        }
-        claims.append(
-            Claim(
-                f"flow − minimiser of Q, α = {alpha:g}", 0.0, _distance(end, best), TOLERANCE, wrong=wrong, exact=True
-            )
-        )
+        even = least_q(replace(problem, start=np.ones(features)), alpha)
+        wrong = {"the flow ends at the least L1 norm": L1, "at the least weighted L2 norm": L2}
+        wrong = {name: _distance(beta, best) for name, beta in (wrong | {"at the Q of an even start": even}).items()}
         dual = problem.X.T @ trained.nu
-        found = _distance(np.arcsinh(trained.beta / (2 * c[:, None])), 4 * dual)
-        wrong = {"sinh(2Xᵀν)": float(np.abs(2 * dual).max())}
-        claims.append(Claim(f"arcsinh(β/2α²θ₀²) − 4Xᵀν, α = {alpha:g}", 0.0, found, TOLERANCE, wrong=wrong, exact=True))
+        kept = _distance(np.arcsinh(trained.beta / (2 * c[:, None])), 4 * dual)
+        claims += [
+            Claim.exactly(f"flow − minimiser of Q, α = {alpha:g}", 0.0, _distance(end, best), TOLERANCE).rejects(wrong),
+            Claim.exactly(f"arcsinh(β/2α²θ₀²) − 4Xᵀν, α = {alpha:g}", 0.0, kept, TOLERANCE).rejects(
+                {"sinh(2Xᵀν)": np.abs(2 * dual).max()}
+            ),
+        ]
         path[alpha] = (_distance(end, L1), _distance(end, L2))
-    claims += _exponents(problem, L2)
+    claims += _scale_exponents(problem, L2)
     scales = 10.0 ** np.linspace(-3.0, 1.5, 40)
     best = [least_q(problem, alpha) for alpha in scales]
     lines = np.array([(_distance(b, L1), _distance(b, L2)) for b in best]).T
     return Outcome(tuple(claims), {"scales": scales, "lines": lines, "path": path})
 
 
-def _exponents(problem: Problem, L2: np.ndarray) -> list[Claim]:
+def _scale_exponents(problem: SparseProblem, L2: np.ndarray) -> list[Claim]:
     def fit(scales, limit):
         errors = [_distance(least_q(problem, alpha), limit) for alpha in scales]
         return slope_with_error(np.log(scales), np.log(errors))
 
     rate = 2.0 * (1.0 - certificate(problem))
     return [
-        Claim("exponent of α towards weighted L2", -4.0, *fit(LARGE, L2), wrong={"-2": -2.0}, exact=True),
-        Claim(
-            "exponent of α towards the sparse truth",
-            rate,
-            *fit(SMALL, problem.truth),
-            wrong={"2, as without a dual": 2.0, "half": rate / 2},
-            exact=True,
+        Claim.exactly("exponent of α towards weighted L2", -4.0, *fit(LARGE, L2)).rejects({"-2": -2.0}),
+        Claim.exactly("exponent of α towards the sparse truth", rate, *fit(SMALL, problem.truth)).rejects(
+            {"2, as without a dual": 2.0, "half": rate / 2}
         ),
     ]
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     for axis, column, name in ((left, 0, "least L1 norm"), (right, 1, "least weighted L2 norm")):
         for number, (size, found) in enumerate(outcomes.items()):
-            curves, colour = found[0].curves, COLOURS[number % 4]
-            label = f"minimiser of Q, {size} features"
-            axis.loglog(
-                curves["scales"], curves["lines"][column], color=colour, linestyle=LINES[number % 4], label=label
-            )
-            marks = {"color": colour, "marker": MARKERS[number % 4], "linestyle": "none"}
-            axis.loglog(
-                list(curves["path"]), [p[column] for p in curves["path"].values()], **marks, label="gradient flow"
-            )
+            curves, label = found[0].curves, f"minimiser of Q, {size} features"
+            distances = [path[column] for path in curves["path"].values()]
+            axis.loglog(curves["scales"], curves["lines"][column], **style(number), label=label)
+            axis.loglog(list(curves["path"]), distances, **marks(number), label="gradient flow")
         axis.set(xlabel=r"scale $\alpha$ of the start", title=f"distance to the {name}")
     left.set_ylabel(r"$\max_i|\beta_i-\beta_i^{\mathrm{limit}}|$")
     left.legend(fontsize=7)
 
 
-LAB = Lab(
-    name="implicit-bias-diagonal",
-    title="the scale of the start chooses between sparse and spread-out solutions",
-    statement=(
-        "Gradient flow of the squared error on z = ⟨θ₊² − θ₋², x⟩ from θ± = αθ₀ keeps β = 2α²θ₀² sinh(4Xᵀν), "
-        "ν = ∫(y − Xβ)dt, and so ends at the interpolating β that minimises Σ α²θ₀² q(β/(α²θ₀²)), q(s) = 2 − "
-        "√(4+s²) + s arcsinh(s/2) (theory §10). As α → ∞ this is the weighted L2 solution, approached like "
-        "α⁻⁴; as α → 0 it is the L1 solution, and a sparse truth is approached like α^{2(1−ρ)}, ρ < 1 the "
-        "size of its dual certificate off the support."
-    ),
-    experiment=experiment,
-    sizes=(20, 40, 60),
-    quick_sizes=(20, 40),
-    draw=draw,
-)
+LAB = Lab.described("implicit-bias-diagonal", __doc__, experiment, draw, sizes=(20, 40, 60))

@@ -1,9 +1,15 @@
-"""What a kernel is: ridge regression two ways, Mercer and its Hilbert space, spheres, point processes, positivity."""
+"""regression, Mercer, Hilbert space, spheres, point processes, positivity
+
+Ridge regression on features is ridge regression with their kernel, and the mean of a Gaussian process with that noise.
+On a measure k = Σ μφφ, and ⟨f, g⟩ = Σ f_p g_p/μ_p reproduces f. On a sphere μ_ℓ = ∫kP_ℓ, from the Hermite coefficients
+of σ in closed form; real networks of one hidden layer have it on average at every width. Subsets with P(S) ∝ det L_S
+contain points with probability det M, M = L(1+L)⁻¹. The kernel is positive definite on distinct inputs unless σ is a
+polynomial, an input is repeated, or, without biases, inputs are antipodal and the odd part of σ is a polynomial, as in
+relu, gelu, swish (theory §2, §9).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,11 +22,11 @@ from widthwise.experiments.sampler import conditional_kernel, forward, network_k
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import table
 from widthwise.inference.gaussian_process import GaussianProcess
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.determinantal import marginal_kernel, sample_subsets
 from widthwise.labs.tools.expansion import expand
-from widthwise.labs.tools.hilbert import mercer
-from widthwise.labs.tools.sphere import cosines, eigenvalues, multiplicity, power_eigenvalue
+from widthwise.labs.tools.mercer_spectra import cosines, eigenvalues, mercer, multiplicity, power_eigenvalue
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
@@ -47,73 +53,59 @@ def circle(points: int, turn: float = 0.1) -> np.ndarray:
     return np.sqrt(2.0) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def _theta(net: MLP, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
+def _last_tangent_kernel(net: MLP, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
     Theta = kernel_flow(net, X, X2, last_only=True).Theta
     assert Theta is not None
     return Theta[-1]
 
 
-# ---- regression through features and through the kernel
-
-
-def _regression(width: int, seed: int) -> list[Claim]:
+def _ridge_claims(width: int, seed: int) -> list[Claim]:
     """Ridge regression on the tangent features of a network, through its kernel, and as a Gaussian process."""
     net, X = network(width, 2), circle(POINTS + 1)
     y = np.random.default_rng(seed).standard_normal(POINTS)
-    layers = sample_parameters(net, network_key(seed, 0))
-    phi = np.asarray(_features(net, layers, X))
+    # ∂z_a/∂θ in units of √λ: (inputs, parameters)
+    features = jax.jit(lambda net, layers, X: expand(net, layers, X, jnp.zeros(1)).phi)
+    phi = np.asarray(features(net, sample_parameters(net, network_key(seed, 0)), X))
     H = phi @ phi.T
     train, test = slice(POINTS), slice(POINTS, None)
 
     def through_kernel(ridge: float) -> float:
         fitted = KernelRidge(kernel="precomputed").set_params(alpha=ridge).fit(H[train, train], y)
-        return float(fitted.predict(H[test, train]).item())
+        return fitted.predict(H[test, train]).item()
 
     fitted = Ridge(alpha=RIDGE, fit_intercept=False, solver="cholesky").fit(phi[train], y)
     process = GaussianProcess.condition(H[train, train], RIDGE, X[train])
-    size = TOLERANCE * float(np.abs(y).max())
+    expected, size = through_kernel(RIDGE), TOLERANCE * np.abs(y).max()
+    of_features, of_process = fitted.predict(phi[test]).item(), process.mean(H[test, train], y[:, None]).item()
     wrong = {"half the ridge": through_kernel(0.5 * RIDGE)}
     return [
-        Claim("ridge through features = through the kernel", through_kernel(RIDGE),
-              float(fitted.predict(phi[test]).item()), size, wrong=wrong, exact=True),
-        Claim("Gaussian process with noise = ridge", through_kernel(RIDGE),
-              float(process.mean(H[test, train], y[:, None]).item()), size, wrong=wrong, exact=True),
-    ]  # fmt: skip
-
-
-@partial(jax.jit, static_argnums=0)
-def _features(net: MLP, layers, X):
-    """∂z_a/∂θ in units of √λ: (inputs, parameters)."""
-    return expand(net, layers, jnp.asarray(X), jnp.zeros(1)).phi
-
-
-# ---- Mercer's theorem and the Hilbert space
+        Claim.exactly("ridge through features = through the kernel", expected, of_features, size).rejects(wrong),
+        Claim.exactly("Gaussian process with noise = ridge", expected, of_process, size).rejects(wrong),
+    ]
 
 
 def _hilbert(width: int, seed: int) -> list[Claim]:
     """The kernel Θ on a circle: eigenvalues against Gegenbauer's, the reproducing property, the norm."""
     net, grid = network(width, 2), circle(96, 0.0)
-    Theta = _theta(net, grid)
+    Theta = _last_tangent_kernel(net, grid)
     found = mercer(Theta, np.full(len(grid), 1.0 / len(grid)), floor=1e-12)
     rng = np.random.default_rng(seed)
     at, weights = rng.choice(len(grid), 5, replace=False), rng.standard_normal(5)
-    f = Theta[:, at] @ weights
-    x = int(rng.integers(len(grid)))
-    plain = float(np.mean(f * Theta[:, x]))
-    norm = float(weights @ Theta[np.ix_(at, at)] @ weights)
-    by_degree = eigenvalues(2, _theta(net, *_nodes(2)).ravel(), 3)
-    size = 1e-5 * float(np.abs(f).max())
+    f, x = Theta[:, at] @ weights, int(rng.integers(len(grid)))
+    plain, norm = np.mean(f * Theta[:, x]), weights @ Theta[np.ix_(at, at)] @ weights
+    by_degree = eigenvalues(2, _last_tangent_kernel(net, *_nodes(2)).ravel(), 3)
+    size = 1e-5 * np.abs(f).max()
     return [
-        Claim("Mercer: third eigenvalue on the circle", float(by_degree[1]), float(found.values[2]), 1e-6,
-              wrong={"of degree 2": float(by_degree[2])}, exact=True),
-        Claim("reproducing property ⟨f, k(x,·)⟩ = f(x)", float(f[x]), found.inner(f, Theta[:, x]), size,
-              wrong={"inner product of L²": plain}, exact=True),
-        Claim("norm² of f = Σ α_i k(x_i,·) is α·Kα", norm, found.inner(f, f), 1e-5 * norm,
-              wrong={"α·α": float(weights @ weights)}, exact=True),
-    ]  # fmt: skip
-
-
-# ---- spheres
+        Claim.exactly("Mercer: third eigenvalue on the circle", by_degree[1], found.values[2], 1e-6).rejects(
+            {"of degree 2": by_degree[2]}
+        ),
+        Claim.exactly("reproducing property ⟨f, k(x,·)⟩ = f(x)", f[x], found.inner(f, Theta[:, x]), size).rejects(
+            {"inner product of L²": plain}
+        ),
+        Claim.exactly("norm² of f = Σ α_i k(x_i,·) is α·Kα", norm, found.inner(f, f), 1e-5 * norm).rejects(
+            {"α·α": weights @ weights}
+        ),
+    ]
 
 
 def _nodes(dimension: int, nodes: int = NODES) -> tuple[np.ndarray, np.ndarray]:
@@ -147,58 +139,50 @@ def hermite_spectrum(net: MLP, degrees: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(powers) @ K, np.array(powers) @ Theta
 
 
-@partial(jax.jit, static_argnums=0)
-def _on_sphere(net: MLP, seed, X):
+@over_networks
+def _on_sphere(net: MLP, key, X):
     """Ĥ between the first input and the others: (networks, inputs − 1)."""
-
-    def one(index):
-        layers = sample_parameters(net, network_key(seed, index))
-        return tangent_kernel(net, layers, X)[0, 1:]
-
-    return jax.vmap(one)(jnp.arange(NETWORKS))
+    return tangent_kernel(net, sample_parameters(net, key), X)[0, 1:]
 
 
 def _spheres(width: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     """Spectra by quadrature of the kernel, by Hermite coefficients, and of real networks."""
     net = network(width)
     point, others = _nodes(DIMENSION)
-    expected = eigenvalues(DIMENSION, _theta(net, point, others)[0], DEGREES)
+    expected = eigenvalues(DIMENSION, _last_tangent_kernel(net, point, others)[0], DEGREES)
     K, Theta = hermite_spectrum(net, DEGREES)
-    measured = eigenvalues(DIMENSION, np.asarray(_on_sphere(net, seed, np.concatenate([point, others]))), DEGREES)
-    claims = [
-        Claim("sphere: μ_2 of Θ, Hermite = Gegenbauer", float(Theta[2]), float(expected[2]), 1e-9,
-              wrong={"of K": float(K[2])}, exact=True),
-    ]  # fmt: skip
-    for degree in (0, 1, 2):
-        found = mean_and_error(measured[:, degree])
-        claims.append(Claim(f"sphere: μ_{degree} of real networks", float(Theta[degree]), *found,
-                            wrong={"of K": float(K[degree])}))  # fmt: skip
+    kernels = _on_sphere(net, seed, NETWORKS, np.concatenate([point, others]))
+    measured = eigenvalues(DIMENSION, kernels, DEGREES)
+    claims = [Claim.exactly("sphere: μ_2 of Θ, Hermite = Gegenbauer", Theta[2], expected[2], 1e-9)]
+    claims += [Claim.mean(f"sphere: μ_{k} of real networks", Theta[k], measured[:, k]) for k in (0, 1, 2)]
+    claims = [claim.rejects({"of K": K[k]}) for k, claim in zip((2, 0, 1, 2), claims, strict=True)]
     return claims, {"K": K, "Theta": Theta, "measured": measured.mean(axis=0)}
 
 
-# ---- point processes and positivity
+def _first_kernel(net: MLP, seed: int, X: np.ndarray) -> np.ndarray:
+    """Ĝ of the first network of a seed."""
+    incoming, _ = forward(net, sample_parameters(net, network_key(seed, 0)), X)
+    return np.asarray(conditional_kernel(net, incoming))
 
 
 def _process(width: int, seed: int) -> tuple[list[Claim], np.ndarray]:
     """Subsets of points on a circle drawn with the kernel of a real network; probabilities of all points and pairs."""
-    net, X = network(width, 2), circle(POINTS)
-    layers = sample_parameters(net, network_key(seed, 0))
-    L = STRENGTH * np.asarray(conditional_kernel(net, forward(net, layers, X)[0]))
+    L = STRENGTH * _first_kernel(network(width, 2), seed, circle(POINTS))
     M = marginal_kernel(L)
     subsets = sample_subsets(L, SUBSETS, seed)
     i, j = np.unravel_index(np.argmax(np.abs(M - np.diag(np.diag(M)))), M.shape)
     together = np.outer(np.diag(M), np.diag(M)) - M**2 + np.diag(np.diag(M))
-    alone, both = M[i, i], together[i, j]
     upper = np.triu_indices(len(M))
     pairs = np.stack([together[upper], (subsets.T.astype(float) @ subsets / len(subsets))[upper]])
     claims = [
-        Claim("point process: a point is in", float(alone), *mean_and_error(subsets[:, i]),
-              wrong={"L/(1+L) entry by entry": float(L[i, i] / (1.0 + L[i, i]))}),
-        Claim("point process: two points are in", float(both), *mean_and_error(subsets[:, i] & subsets[:, j]),
-              wrong={"independently": float(M[i, i] * M[j, j])}),
-        Claim("point process: number of points", float(np.trace(M)), *mean_and_error(subsets.sum(axis=1)),
-              wrong={"tr L": float(np.trace(L))}),
-    ]  # fmt: skip
+        Claim.mean("point process: a point is in", M[i, i], subsets[:, i]).rejects(
+            {"L/(1+L) entry by entry": L[i, i] / (1.0 + L[i, i])}
+        ),
+        Claim.mean("point process: two points are in", together[i, j], subsets[:, i] & subsets[:, j]).rejects(
+            {"independently": M[i, i] * M[j, j]}
+        ),
+        Claim.mean("point process: number of points", np.trace(M), subsets.sum(axis=1)).rejects({"tr L": np.trace(L)}),
+    ]
     return claims, pairs
 
 
@@ -209,33 +193,29 @@ def _ranks(width: int, seed: int) -> list[Claim]:
     of degree one alone.
     """
     odd, even = circle(7), circle(8)
+    quadratic = multiplicity(2, 0) + multiplicity(2, 2)
 
-    def rank(activation: Any, X: np.ndarray) -> float:
-        net = MLP([2, width, 1], activation, C_W=2.0)
-        incoming, _ = forward(net, sample_parameters(net, network_key(seed, 0)), X)
-        return float(np.linalg.matrix_rank(np.asarray(conditional_kernel(net, incoming)), tol=1e-9, hermitian=True))
+    def rank(what: str, activation: Any, X: np.ndarray, expected: int, wrong: dict[str, Any]) -> Claim:
+        kernel = _first_kernel(MLP([2, width, 1], activation, C_W=2.0), seed, X)
+        found = np.linalg.matrix_rank(kernel, tol=1e-9, hermitian=True)
+        return Claim.exactly(f"rank, {what}", expected, found, 0.1).rejects(wrong)
 
-    quadratic = float(multiplicity(2, 0) + multiplicity(2, 2))
-    repeated = np.concatenate([odd, odd[:1]])
     return [
-        Claim("rank, swish, 7 directions", 7.0, rank("swish", odd), 0.1, exact=True, wrong={"as z²": quadratic}),
-        Claim("rank, z², 7 directions", quadratic, rank(jnp.square, odd), 0.1, exact=True,
-              wrong={"positive definite": 7.0}),
-        Claim("rank, swish, one of 8 repeated", 7.0, rank("swish", repeated), 0.1, exact=True,
-              wrong={"positive definite": 8.0}),
-        Claim("rank, swish, 4 antipodal pairs", 4.0 + multiplicity(2, 1), rank("swish", even), 0.1, exact=True,
-              wrong={"positive definite": 8.0}),
-    ]  # fmt: skip
+        rank("swish, 7 directions", "swish", odd, 7, {"as z²": quadratic}),
+        rank("z², 7 directions", jnp.square, odd, quadratic, {"positive definite": 7}),
+        rank("swish, one of 8 repeated", "swish", np.concatenate([odd, odd[:1]]), 7, {"positive definite": 8}),
+        rank("swish, 4 antipodal pairs", "swish", even, 4 + multiplicity(2, 1), {"positive definite": 8}),
+    ]
 
 
 def experiment(width: int, seed: int) -> Outcome:
     spheres, curves = _spheres(width, seed)
     process, pairs = _process(width, seed)
-    claims = (*_regression(width, seed), *_hilbert(width, seed), *spheres, *process, *_ranks(width, seed))
+    claims = (*_ridge_claims(width, seed), *_hilbert(width, seed), *spheres, *process, *_ranks(width, seed))
     return Outcome(claims, curves | {"pairs": pairs})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     sizes, degrees = list(outcomes), np.arange(DEGREES)
     curves = outcomes[sizes[0]][0].curves
@@ -244,31 +224,15 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     for number, size in enumerate(sizes):
         mean = np.mean([outcome.curves["measured"] for outcome in outcomes[size]], axis=0)
         left.plot(degrees, mean, **marks(number), label=f"networks, n = {size}")
+        expected, found = np.concatenate([outcome.curves["pairs"] for outcome in outcomes[size]], axis=1)
+        right.plot(expected, found, **marks(number), markersize=3, label=f"n = {size}")
     left.set(yscale="log", xlabel=r"degree $\ell$", ylabel=r"eigenvalue $\mu_\ell$", ylim=(1e-7, None))
     left.set_title("spectrum on the sphere in three dimensions")
     left.legend(fontsize=7)
-    for number, size in enumerate(sizes):
-        expected, found = np.concatenate([outcome.curves["pairs"] for outcome in outcomes[size]], axis=1)
-        right.plot(expected, found, **marks(number), markersize=3, label=f"n = {size}")
     right.plot([0, 0.5], [0, 0.5], color="black", linewidth=0.8)
     right.set(xlabel=r"probability from $M = L(1+L)^{-1}$", ylabel="share of sampled subsets")
     right.set_title("determinantal point process: points and pairs")
     right.legend()
 
 
-LAB = Lab(
-    name="kernels",
-    title="regression, Mercer, Hilbert space, spheres, point processes, positivity",
-    statement=(
-        "Ridge regression on features is ridge regression with their kernel, and the mean of a Gaussian process with "
-        "that noise. On a measure k = Σ μφφ, and ⟨f, g⟩ = Σ f_p g_p/μ_p reproduces f. On a sphere μ_ℓ = ∫kP_ℓ, from "
-        "the Hermite coefficients of σ in closed form; real networks of one hidden layer have it on average at every "
-        "width. Subsets with P(S) ∝ det L_S contain points with probability det M, M = L(1+L)⁻¹. The kernel is "
-        "positive definite on distinct inputs unless σ is a polynomial, an input is repeated, or, without biases, "
-        "inputs are antipodal and the odd part of σ is a polynomial, as in relu, gelu, swish (theory §2, §9)."
-    ),
-    experiment=experiment,
-    sizes=(32, 128, 512),
-    quick_sizes=(32, 128),
-    draw=draw,
-)
+LAB = Lab.described("kernels", __doc__, experiment, draw, sizes=(32, 128, 512))

@@ -1,21 +1,26 @@
-"""Kernel and features during training: they stand still in NTK scaling, and move at any width in mean-field scaling."""
+"""NTK scaling leaves kernel and features where they are; mean-field scaling does not
+
+In NTK scaling training changes the kernel by change1/n on average (theory §8) and all features together by Σ(Δσ)² = C_W
+Θ_1²⟨σ'⁴⟩(y²+K)/Θ², so each by 1/√n. In mean-field (μP) scaling both changes have a limit at infinite width, that of
+descent on the distribution of (a, h), and it is of order one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.experiments.sampler import forward, network_key, sample_parameters
+from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.observables import trained_kernel
-from widthwise.labs.base import Claim, Lab, Outcome
-from widthwise.labs.tools.widths import extrapolated
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import extrapolated
+from widthwise.labs.tools.figures import only_ticks
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
@@ -44,23 +49,19 @@ class Moved(NamedTuple):
     left: Any
 
 
-@partial(jax.jit, static_argnums=0)
-def _train(net: MLP, seed, rate) -> Moved:
+@over_networks
+def _moved(net: MLP, key, rate) -> Moved:
     inputs, y = jnp.asarray(X), jnp.asarray(Y)
+    start = sample_parameters(net, key)
 
-    def one(index):
-        start = sample_parameters(net, network_key(seed, index))
+    def step(_, layers):
+        return added(layers, scaled(net, gradient(net, layers, inputs, y)[0]), -rate)
 
-        def step(_, layers):
-            return added(layers, scaled(net, gradient(net, layers, inputs, y)[0]), -rate)
-
-        end = jax.lax.fori_loop(0, STEPS, step, start)
-        before, after = (kernel(tangent(net, layers, inputs))[0, 0, 0, 0] for layers in (start, end))
-        features = [forward(net, layers, inputs)[0][-1] for layers in (start, end)]
-        moved = jnp.mean((features[1] - features[0]) ** 2)
-        return Moved(before, after, moved, outputs(net, end, inputs)[0, 0] - y[0, 0])
-
-    return jax.vmap(one)(jnp.arange(NETWORKS))
+    end = jax.lax.fori_loop(0, STEPS, step, start)
+    before, after = (kernel(tangent(net, layers, inputs))[0, 0, 0, 0] for layers in (start, end))
+    features = [forward(net, layers, inputs)[0][-1] for layers in (start, end)]
+    moved = jnp.mean((features[1] - features[0]) ** 2)
+    return Moved(before, after, moved, outputs(net, end, inputs)[0, 0] - y[0, 0])
 
 
 def feature_motion() -> float:
@@ -111,35 +112,24 @@ def mean_field() -> Moved:
 
 def experiment(width: int, seed: int) -> Outcome:
     widths = (width, 2 * width)
-    lazy = [Moved(*map(np.asarray, _train(lazy_network(n), seed, RATE))) for n in widths]
-    rich = [Moved(*map(np.asarray, _train(rich_network(n), seed, 1.0))) for n in widths]
+    lazy = [_moved(lazy_network(n), seed, NETWORKS, RATE) for n in widths]
+    rich = [_moved(rich_network(n), seed, NETWORKS, 1.0) for n in widths]
     change = trained_kernel(lazy_network(width), X, Y, X, GradientDescent(RATE))["change1"].values.item()
     motion, limit = feature_motion(), mean_field()
     ratio = limit.after / limit.before
+    changes = extrapolated(*(n * (m.after - m.before) for n, m in zip(widths, lazy, strict=True)))
+    motions = extrapolated(*(n * m.features for n, m in zip(widths, lazy, strict=True)))
+    ratios, features = extrapolated(*(m.after / limit.before for m in rich)), extrapolated(*(m.features for m in rich))
     claims = (
-        Claim(
-            "NTK scaling: n × mean change of the kernel",
-            change,
-            *extrapolated(*(n * (m.after - m.before) for n, m in zip(widths, lazy, strict=True))),
-            wrong={"none at any width": 0.0, "of order one": change * width},
+        Claim("NTK scaling: n × mean change of the kernel", change, *changes).rejects(
+            {"none at any width": 0.0, "of order one": change * width}
         ),
-        Claim(
-            "NTK scaling: squared change of all features",
-            motion,
-            *extrapolated(*(n * m.features for n, m in zip(widths, lazy, strict=True))),
-            wrong={"each changes at any width": motion * width},
+        Claim("NTK scaling: squared change of all features", motion, *motions).rejects(
+            {"each changes at any width": motion * width}
         ),
-        Claim(
-            "mean-field: kernel after / before",
-            ratio,
-            *extrapolated(*(m.after / limit.before for m in rich)),
-            wrong={"lazy": 1.0},
-        ),
-        Claim(
-            "mean-field: mean squared change of a feature",
-            limit.features,
-            *extrapolated(*(m.features for m in rich)),
-            wrong={"lazy, like 1/n": limit.features / width},
+        Claim("mean-field: kernel after / before", ratio, *ratios).rejects({"lazy": 1.0}),
+        Claim("mean-field: mean squared change of a feature", limit.features, *features).rejects(
+            {"lazy, like 1/n": limit.features / width}
         ),
     )
     curves = {
@@ -150,13 +140,12 @@ def experiment(width: int, seed: int) -> Outcome:
     return Outcome(claims, curves | {"limits": [[abs(change) / theta, motion], [abs(ratio - 1.0), limit.features]]})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     panels = figure.subplots(1, 2)
     sizes = np.array(list(outcomes))
     widths = np.array([sizes.min(), 2 * sizes.max()])
-    for column, (panel, label) in enumerate(
-        zip(panels, ("relative change of the kernel", "mean squared change of a feature"), strict=True)
-    ):
+    labels = ("relative change of the kernel", "mean squared change of a feature")
+    for column, (panel, label) in enumerate(zip(panels, labels, strict=True)):
         for number, name in enumerate(("NTK scaling", "mean-field scaling")):
             limit = outcomes[sizes[-1]][0].curves["limits"][number][column]
             panel.plot(widths, limit / widths if number == 0 else [limit, limit], **style(number))
@@ -164,23 +153,10 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
                 mean = np.mean([outcome.curves[name][:, column] for outcome in found], axis=0)
                 panel.plot([size, 2 * size], mean, **marks(number), label=name if size == sizes[0] else None)
         panel.set(xscale="log", yscale="log", xlabel="width n", ylabel=label)
-        panel.set_xticks(sorted({*sizes, *(2 * sizes)}), [str(n) for n in sorted({*sizes, *(2 * sizes)})])
-        panel.minorticks_off()
+        only_ticks(panel, sorted({*sizes, *(2 * sizes)}))
     panels[0].set_title("the kernel")
     panels[1].set_title("features; lines: infinite width")
     panels[0].legend()
 
 
-LAB = Lab(
-    name="lazy-vs-rich",
-    title="NTK scaling leaves kernel and features where they are; mean-field scaling does not",
-    statement=(
-        "In NTK scaling training changes the kernel by change1/n on average (theory §8) and all features together by "
-        "Σ(Δσ)² = C_W Θ_1²⟨σ'⁴⟩(y²+K)/Θ², so each by 1/√n. In mean-field (μP) scaling both changes have a limit at "
-        "infinite width, that of descent on the distribution of (a, h), and it is of order one."
-    ),
-    experiment=experiment,
-    sizes=(64, 128, 256),
-    quick_sizes=(64, 128),
-    draw=draw,
-)
+LAB = Lab.described("lazy-vs-rich", __doc__, experiment, draw, sizes=(64, 128, 256))

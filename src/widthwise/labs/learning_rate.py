@@ -1,9 +1,14 @@
-"""The largest stable learning rate: linear regression, noisy gradients, wide networks, layer by layer."""
+"""descent is stable below 2/λ_max: regression, noise, wide networks, layers
+
+Descent on a quadratic loss is stable for η < 2/λ_max, fastest at 2/(λ_max+λ_min), where it contracts by (κ−1)/(κ+1).
+Noise of deviation s in the gradient leaves E w² = ηs²/(λ(2−ηλ)); rates c/t remove it like c²s²/((2cλ−1)t), and rates
+whose sum is finite stop short of the minimum, at sin(π√(cλ))/(π√(cλ)) for c/t². A wide network obeys the bound with
+λ_max of Θ, which width n raises by (1/n)Σ E(u·ΔĤu_p)²/(λ−λ_p) (theory §3, §8); with one rate for all parameters the
+bound falls like 1/n. Rates of theory §7 make every layer add the same to the kernel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,10 +18,11 @@ from scipy.optimize import brentq
 
 from widthwise.criticality.learning_rates import equalise
 from widthwise.experiments.layer_passes import features
-from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.labs.tools.widths import extrapolated
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import extrapolated
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import style
 from widthwise.results.theory import theory
@@ -40,9 +46,6 @@ def standard_network(width: int) -> MLP:
     return MLP.standard([3, width, 1], "tanh", C_b=0.1, C_W=2.0)
 
 
-# ---- linear regression
-
-
 def _final_factor(eigenvalues: np.ndarray, rate: float, steps: int = STEPS) -> float:
     """|w − w*| grows by this factor a step at the end of descent on ½Σλ w²: measured by running it."""
     w, factor = np.ones(len(eigenvalues)), 1.0
@@ -53,7 +56,7 @@ def _final_factor(eigenvalues: np.ndarray, rate: float, steps: int = STEPS) -> f
     return factor
 
 
-def _regression(rows: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
+def _linear_descent(rows: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     """Descent on ½|Xw − y|² of random data: the bound 2/λ_max, and the best rate 2/(λ_max + λ_min)."""
     data = np.random.default_rng(seed).standard_normal((rows, 4)) * np.array([1.0, 0.8, 0.7, 0.6])
     values = np.linalg.eigvalsh(data.T @ data / rows)
@@ -61,21 +64,13 @@ def _regression(rows: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     bound = brentq(lambda rate: _final_factor(values, rate, 400) - 1.0, 1.0 / largest, 4.0 / largest, xtol=1e-8)
     condition, best = largest / least, _final_factor(values, 2.0 / (least + largest))
     claims = [
-        Claim("linear: largest stable rate × λ_max", 2.0, bound * largest, TOLERANCE, exact=True, wrong={"1": 1.0}),
-        Claim(
-            "linear: factor a step at the best rate",
-            (condition - 1.0) / (condition + 1.0),
-            best,
-            TOLERANCE,
-            exact=True,
-            wrong={"1 − 1/κ, that of 1/λ_max": 1.0 - 1.0 / condition},
-        ),
+        Claim.exactly("linear: largest stable rate × λ_max", 2.0, bound * largest, TOLERANCE).rejects({"1": 1.0}),
+        Claim.exactly(
+            "linear: factor a step at the best rate", (condition - 1.0) / (condition + 1.0), best, TOLERANCE
+        ).rejects({"1 − 1/κ, that of 1/λ_max": 1.0 - 1.0 / condition}),
     ]
     rates = np.linspace(0.05, 1.15, 45) * 2.0 / largest
     return claims, {"rates": rates * largest, "factors": [_final_factor(values, rate, 400) for rate in rates]}
-
-
-# ---- noisy gradients
 
 
 @jax.jit
@@ -96,61 +91,50 @@ def _noisy(seed, size):
 def _noise(size: int, seed: int) -> list[Claim]:
     """E w² at the end of constant steps and of steps c/t, and where steps of finite sum get stuck."""
     w = np.asarray(_noisy(seed, size))
-    constant, decaying = mean_and_error(w[:, 0] ** 2), mean_and_error(NOISY_STEPS * w[:, 1] ** 2)
     stationary = CONSTANT * NOISE**2 / (CURVATURE * (2.0 - CONSTANT * CURVATURE))
     expected = 1.0
     for t in range(1, NOISY_STEPS + 1):
         expected = (1.0 - DECAY / t * CURVATURE) ** 2 * expected + (DECAY / t * NOISE) ** 2
     limit = DECAY**2 * NOISE**2 / (2.0 * DECAY * CURVATURE - 1.0)
     x = np.sqrt(SUMMABLE * CURVATURE)
-    stuck = float(np.sinc(x))
+    stuck = np.sinc(x)
     return [
-        Claim("noise: E w² at a constant rate", stationary, *constant,
-              wrong={"ηs²/2λ": CONSTANT * NOISE**2 / (2.0 * CURVATURE)}),
-        Claim("noise: t E w² at rates c/t", NOISY_STEPS * expected, *decaying,
-              wrong={"like 1/√t": limit * NOISY_STEPS**0.5, "c²s²": DECAY**2 * NOISE**2}),
-        Claim("no noise, rates c/t²: w that is left", stuck, float(w[0, 2]), 2.0 * stuck * x**2 / NOISY_STEPS,
-              wrong={"the minimum": 0.0}, exact=True),
-    ]  # fmt: skip
+        Claim.mean("noise: E w² at a constant rate", stationary, w[:, 0] ** 2).rejects(
+            {"ηs²/2λ": CONSTANT * NOISE**2 / (2.0 * CURVATURE)}
+        ),
+        Claim.mean("noise: t E w² at rates c/t", NOISY_STEPS * expected, NOISY_STEPS * w[:, 1] ** 2).rejects(
+            {"like 1/√t": limit * NOISY_STEPS**0.5, "c²s²": DECAY**2 * NOISE**2}
+        ),
+        Claim.exactly("no noise, rates c/t²: w that is left", stuck, w[0, 2], 2.0 * stuck * x**2 / NOISY_STEPS).rejects(
+            {"the minimum": 0.0}
+        ),
+    ]
 
 
-# ---- wide networks
-
-
-@partial(jax.jit, static_argnums=0)
-def _grown(net: MLP, seed, rate, top):
+@over_networks
+def _grown(net: MLP, key, rate, top):
     """λ̂_max of networks from descent, and u·Ĥu for a fixed u = `top`: each (networks,).
 
     A residual too small to bend the network grows by 1 − ηλ̂ a step, once the largest eigenvalue has won.
     """
-    inputs = jnp.asarray(X)
+    inputs, start = jnp.asarray(X), sample_parameters(net, key)
+    at = tangent(net, start, inputs)
+    y = at.z - SMALL * top[None]
 
-    def one(index):
-        start = sample_parameters(net, network_key(seed, index))
-        at = tangent(net, start, inputs)
-        y = at.z - SMALL * top[None]
+    def step(layers, _):
+        found, error = gradient(net, layers, inputs, y)
+        return added(layers, scaled(net, found), -rate), jnp.linalg.norm(error)
 
-        def step(layers, _):
-            found, error = gradient(net, layers, inputs, y)
-            return added(layers, scaled(net, found), -rate), jnp.linalg.norm(error)
-
-        sizes = jax.lax.scan(step, start, None, length=GROWTH_STEPS)[1]
-        return (1.0 + sizes[-1] / sizes[-2]) / rate, top @ kernel(at)[0, :, 0] @ top
-
-    return jax.vmap(one)(jnp.arange(NETWORKS))
+    sizes = jax.lax.scan(step, start, None, length=GROWTH_STEPS)[1]
+    return (1.0 + sizes[-1] / sizes[-2]) / rate, top @ kernel(at)[0, :, 0] @ top
 
 
-@partial(jax.jit, static_argnums=0)
-def _shares(net: MLP, seed):
+@over_networks
+def _first_share(net: MLP, key):
     """What the first layer adds to Ĥ_aa, averaged over inputs: (networks,)."""
-
-    def one(index):
-        at = tangent(net, sample_parameters(net, network_key(seed, index)), jnp.asarray(X))
-        return jnp.mean(
-            jnp.diag(features(net.dense[0], at.incoming[0], at.incoming[0])) * jnp.sum(at.signals[0][0] ** 2, axis=1)
-        )
-
-    return jax.vmap(one)(jnp.arange(NETWORKS))
+    at = tangent(net, sample_parameters(net, key), jnp.asarray(X))
+    diagonal = jnp.diag(features(net.dense[0], at.incoming[0], at.incoming[0]))
+    return jnp.mean(diagonal * jnp.sum(at.signals[0][0] ** 2, axis=1))
 
 
 def largest_eigenvalue(net: MLP) -> tuple[float, float, np.ndarray]:
@@ -166,10 +150,8 @@ def largest_eigenvalue(net: MLP) -> tuple[float, float, np.ndarray]:
     Theta, H1, A, B = (th[name].values[0] for name in ("Theta", "H1", "A", "B"))
     values, u = np.linalg.eigh(Theta)
     covariance, top = A + np.einsum("acbd->abcd", B) + np.einsum("adbc->abcd", B), u[:, -1]
-    shift = float(top @ H1 @ top)
-    for p in range(len(values) - 1):
-        moved = np.einsum("abcd,a,b,c,d", covariance, top, u[:, p], top, u[:, p])
-        shift += float(moved) / (values[-1] - values[p])
+    moved = np.einsum("abcd,a,bp,c,dp->p", covariance, top, u[:, :-1], top, u[:, :-1])
+    shift = top @ H1 @ top + np.sum(moved / (values[-1] - values[:-1]))
     return float(values[-1]), float(shift), top
 
 
@@ -179,27 +161,17 @@ def _networks(width: int, seed: int) -> tuple[list[Claim], np.ndarray]:
     for name, make in (("NTK scaling", network), ("one rate for all", standard_network)):
         for n in (width, 2 * width):
             largest, shift, top = largest_eigenvalue(make(n))
-            grown, control = map(np.asarray, _grown(make(n), seed, ABOVE * 2.0 / largest, top))
+            grown, control = _grown(make(n), seed, NETWORKS, ABOVE * 2.0 / largest, top)
             found[n] = (largest, shift, grown)
             # with one hidden layer u·Ĥu has the mean λ at every width, and most of the noise
             shifts.append(n * (grown - control) / largest)
         once, twice = (shift / largest for largest, shift, _ in (found[width], found[2 * width]))
-        what = f"{name}: n × relative shift of λ_max"
-        claims.append(
-            Claim(what, 2.0 * twice - once, *extrapolated(*shifts[-2:]), wrong={"λ_max of Θ at any width": 0.0})
-        )
+        claim = Claim(f"{name}: n × relative shift of λ_max", 2.0 * twice - once, *extrapolated(*shifts[-2:]))
+        claims.append(claim.rejects({"λ_max of Θ at any width": 0.0}))
     (before, *_), (largest, shift, grown) = found[width], found[2 * width]
-    scale, (mean, error) = 2.0 * width, mean_and_error(grown)
-    claims.append(
-        Claim(
-            "one rate for all: λ_max/n",
-            (largest + shift / scale) / scale,
-            mean / scale,
-            error / scale,
-            wrong={"one rate at every width": before / scale},
-        )
-    )
-    return claims, found[2 * width][2] / largest
+    scale = 2.0 * width
+    claim = Claim.mean("one rate for all: λ_max/n", (largest + shift / scale) / scale, grown / scale)
+    return [*claims, claim.rejects({"one rate at every width": before / scale})], grown / largest
 
 
 def _layers(width: int, seed: int) -> Claim:
@@ -207,23 +179,21 @@ def _layers(width: int, seed: int) -> Claim:
     first = []
     for n in (width, 2 * width):
         rates = equalise(MLP([3, n, n, n, 1], "tanh", C_b=0.05, C_W=1.5), X)
-        first.append(np.asarray(_shares(rates.network, seed)))
-    before = rates.before.layers[0] / rates.before.total
-    mean, error = extrapolated(first[0] / rates.after.total, first[1] / rates.after.total)
-    wrong = {"its share with equal rates": float(before)}
-    return Claim("first layer's share with equalised rates", 0.25, mean, error, wrong=wrong)
+        first.append(_first_share(rates.network, seed, NETWORKS))
+    found = extrapolated(*(share / rates.after.total for share in first))
+    wrong = {"its share with equal rates": rates.before.layers[0] / rates.before.total}
+    return Claim("first layer's share with equalised rates", 0.25, *found).rejects(wrong)
 
 
 def experiment(width: int, seed: int) -> Outcome:
-    linear, curves = _regression(width, seed)
+    linear, curves = _linear_descent(width, seed)
     networks, spread = _networks(width, seed)
     return Outcome((*linear, *_noise(width, seed), *networks, _layers(width, seed)), curves | {"spread": spread})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
-    first = outcomes[min(outcomes)]
-    for number, outcome in enumerate(first):
+    for number, outcome in enumerate(outcomes[min(outcomes)]):
         left.plot(outcome.curves["rates"], outcome.curves["factors"], **style(number), label=f"data of seed {number}")
     left.axhline(1.0, color="black", linewidth=0.8)
     left.axvline(2.0, color="black", linewidth=0.8)
@@ -239,19 +209,4 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     right.legend()
 
 
-LAB = Lab(
-    name="learning-rate",
-    title="descent is stable below 2/λ_max: regression, noise, wide networks, layers",
-    statement=(
-        "Descent on a quadratic loss is stable for η < 2/λ_max, fastest at 2/(λ_max+λ_min), where it contracts by "
-        "(κ−1)/(κ+1). Noise of deviation s in the gradient leaves E w² = ηs²/(λ(2−ηλ)); rates c/t remove it like "
-        "c²s²/((2cλ−1)t), and rates whose sum is finite stop short of the minimum, at sin(π√(cλ))/(π√(cλ)) for c/t². "
-        "A wide network obeys the bound with λ_max of Θ, which width n raises by (1/n)Σ E(u·ΔĤu_p)²/(λ−λ_p) (theory "
-        "§3, §8); with one rate for all parameters the bound falls like 1/n. Rates of theory §7 make every layer add "
-        "the same to the kernel."
-    ),
-    experiment=experiment,
-    sizes=(32, 64, 128),
-    quick_sizes=(32, 64),
-    draw=draw,
-)
+LAB = Lab.described("learning-rate", __doc__, experiment, draw, sizes=(32, 64, 128))

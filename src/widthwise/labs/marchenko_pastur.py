@@ -1,14 +1,19 @@
-"""Spectra of sample covariances: density, edges, and what a finite size changes."""
+"""spectra of sample covariances and their finite-size corrections
+
+The eigenvalues of XXᵀ/n_0 for P points in n_0 dimensions have density √((x₊ − x)(x − x₋))/(2πα x) with α = P/n_0, x_± =
+(1 ± √α)². At finite size counts below x change by ¼ − (π − φ)/2π, the largest eigenvalue sits P^(−2/3) below the edge
+(Tracy–Widom), and sums over eigenvalues fluctuate by O(1), not O(√P) (theory §10).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import block_variance
 from widthwise.plots.style import COLOURS
 from widthwise.special.marchenko_pastur import marchenko_pastur
 
@@ -39,46 +44,28 @@ def experiment(P: int, seed: int) -> Outcome:
         curves[f"α = {ratio}"] = values.ravel()
         low, high = law.edges
         x = low + PLACE * (high - low)
-        largest = values[:, -1]
-        traces = np.mean(values**2, axis=1)
-        spread = [np.var(P * block, ddof=1) for block in np.array_split(traces, BLOCKS)]
+        below, traces = np.sum(values <= x, axis=1), np.mean(values**2, axis=1)
+        moments = law.moments(4)
         claims += [
-            Claim(
-                f"eigenvalues below x, α = {ratio}",
-                float(law.expected_count(x, P)),
-                *mean_and_error(np.sum(values <= x, axis=1)),
-                wrong={"no edges, uniform density": law.zero_mass * P + (1 - law.zero_mass) * P * PLACE},
+            Claim.mean(f"eigenvalues below x, α = {ratio}", law.expected_count(x, P), below).rejects(
+                {"no edges, uniform density": law.zero_mass * P + (1 - law.zero_mass) * P * PLACE}
             ),
-            Claim(
-                f"largest eigenvalue, α = {ratio}",
-                law.largest(P)[0],
-                *mean_and_error(largest),
-                wrong={"(1 + √α)²": high},
+            Claim.mean(f"largest eigenvalue, α = {ratio}", law.largest(P)[0], values[:, -1]).rejects(
+                {"(1 + √α)²": high}
             ),
-            Claim(
-                f"tr S²/P, α = {ratio}",
-                float(law.moments(2)[2]) + 1.0 / n_0,
-                *mean_and_error(traces),
-                wrong={"all eigenvalues one": 1.0},
-            ),
-            Claim(
-                f"variance of tr S², α = {ratio}",
-                _variance(P, n_0),
-                *mean_and_error(spread),
-                wrong={"independent eigenvalues": P * float(law.moments(4)[4] - law.moments(2)[2] ** 2)},
+            Claim.mean(f"tr S²/P, α = {ratio}", moments[2] + 1.0 / n_0, traces).rejects({"all eigenvalues one": 1.0}),
+            Claim(f"variance of tr S², α = {ratio}", _variance(P, n_0), *block_variance(P * traces, BLOCKS)).rejects(
+                {"independent eigenvalues": P * (moments[4] - moments[2] ** 2)}
             ),
         ]
     law = marchenko_pastur(0.5)
-    low, high = law.edges
-    values = _spectra(P, 2 * P, rng, uniform=True)
-    share = mean_and_error(np.mean(values <= 0.5 * (low + high), axis=1))
-    claims.append(
-        Claim("share below the middle, uniform data", float(law.cdf(0.5 * (low + high))), *share, wrong={"a half": 0.5})
-    )
-    return Outcome(tuple(claims), curves)
+    middle = 0.5 * sum(law.edges)
+    share = np.mean(_spectra(P, 2 * P, rng, uniform=True) <= middle, axis=1)
+    uniform = Claim.mean("share below the middle, uniform data", law.cdf(middle), share).rejects({"a half": 0.5})
+    return Outcome((*claims, uniform), curves)
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     axes = figure.subplots(1, len(RATIOS))
     size = list(outcomes)[-1]
     for axis, ratio, colour in zip(axes, RATIOS, COLOURS, strict=False):
@@ -94,23 +81,9 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
         x = np.linspace(bins[0], bins[-1], 400)
         axis.plot(x, law.density(x), color=colour, label="limit")
         axis.plot(0.5 * (bins[1:] + bins[:-1]), counts.mean(axis=0), "o", markersize=3, color="black", label="measured")
-        axis.set(xlabel="eigenvalue", title=f"α = {ratio}, P = {size}")
-        axis.set_ylim(0.0)
+        axis.set(xlabel="eigenvalue", title=f"α = {ratio}, P = {size}", ylim=(0.0, None))
     axes[0].set_ylabel("density")
     axes[0].legend(fontsize=7)
 
 
-LAB = Lab(
-    name="marchenko-pastur",
-    title="spectra of sample covariances and their finite-size corrections",
-    statement=(
-        "The eigenvalues of XXᵀ/n_0 for P points in n_0 dimensions have density √((x₊ − x)(x − x₋))/(2πα x) with α "
-        "= P/n_0, x_± = (1 ± √α)². At finite size counts below x change by ¼ − (π − φ)/2π, the largest eigenvalue "
-        "sits P^(−2/3) below the edge (Tracy–Widom), and sums over eigenvalues fluctuate by O(1), not O(√P) "
-        "(theory §10)."
-    ),
-    experiment=experiment,
-    sizes=(24, 48, 96),
-    quick_sizes=(24, 48),
-    draw=draw,
-)
+LAB = Lab.described("marchenko-pastur", __doc__, experiment, draw, sizes=(24, 48, 96))

@@ -1,9 +1,14 @@
-"""Trained on after the training error is zero, a classifier's features shrink to a simplex of class means."""
+"""features of a class shrink to a point, and the points to a simplex
+
+Through the terminal phase of training, with weight decay, (NC1) features of the last hidden layer go on concentrating
+at their class means after the training error is zero; (NC2) the means, seen from their centre, and the rows of the
+classifier become equally long with cosine −1/(C−1); (NC3) rows and means align, with W_c = (1 − 1/C)/(m² + (C−1) decay)
+M_c for squared loss, m = |M_c|; (NC4) the network decides as the nearest class mean does (theory §10). Measured on the
+digits of scikit-learn; the size is the number of classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from widthwise.experiments.sampler import forward
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.experiments.sampler import forward, sample_parameters
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.classifier import Collapse, collapse, digit_classes, train_network
-from widthwise.labs.tools.units import ensemble
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, style
 
@@ -28,28 +33,23 @@ def network(classes: int) -> MLP:
     return MLP([64, 32, 32, 32, classes], "relu", C_W=[2.0, 2.0, 2.0, 0.01])
 
 
-def _look(net: MLP, layers, X, labels) -> Collapse:
-    incoming, preactivations = forward(net, layers, X)
-    return collapse(incoming[-1], labels, layers[-1].W, preactivations[-1].T)
-
-
-@partial(jax.jit, static_argnums=0)
-def _train(net: MLP, networks, X, labels, X_test, labels_test):
+@over_networks
+def _collapses(net: MLP, key, X, labels, X_test, labels_test) -> tuple[Collapse, Collapse, Collapse]:
     """Collapse every so many steps on the training inputs, and at the end on training and test inputs."""
     targets = jax.nn.one_hot(labels, net.widths[-1])
     optimiser = optax.sgd(optax.cosine_decay_schedule(RATE, BLOCKS * EVERY, 0.05), momentum=0.9)
 
-    def one(layers):
-        def loss(layers):
-            error = forward(net, layers, X)[1][-1] - targets
-            return 0.5 * jnp.sum(error**2) / len(X) + 0.5 * DECAY * sum(jnp.sum(layer.W**2) for layer in layers)
+    def loss(layers):
+        error = forward(net, layers, X)[1][-1] - targets
+        return 0.5 * jnp.sum(error**2) / len(X) + 0.5 * DECAY * sum(jnp.sum(layer.W**2) for layer in layers)
 
-        end, path = train_network(
-            loss, layers, optimiser, blocks=BLOCKS, every=EVERY, observe=lambda now: _look(net, now, X, labels)
-        )
-        return path, _look(net, end, X, labels), _look(net, end, X_test, labels_test)
+    def look(layers, X=X, labels=labels):
+        incoming, preactivations = forward(net, layers, X)
+        return collapse(incoming[-1], labels, layers[-1].W, preactivations[-1].T)
 
-    return jax.vmap(one)(networks)
+    start = sample_parameters(net, key)
+    end, path = train_network(loss, start, optimiser, blocks=BLOCKS, every=EVERY, observe=look)
+    return path, look(end), look(end, X_test, labels_test)
 
 
 def predicted_duality(mean_squares: np.ndarray, decay: float) -> np.ndarray:
@@ -67,42 +67,29 @@ def predicted_duality(mean_squares: np.ndarray, decay: float) -> np.ndarray:
 
 def experiment(classes: int, seed: int) -> Outcome:
     train, test = digit_classes(classes, PER_CLASS, seed)
-    net = network(classes)
-    path, end, tested = jax.tree.map(np.asarray, _train(net, ensemble(net, seed, NETWORKS), *train, *test))
+    path, end, tested = _collapses(network(classes), seed, NETWORKS, *train, *test)
     first = np.argmax(path.accuracy == 1.0, axis=1)  # where the training error is first zero
     then = path.within[np.arange(NETWORKS), first]
     simplex = -1.0 / (classes - 1)
     angles = {"orthogonal": 0.0, "−1/C": -1.0 / classes}
     duality = predicted_duality(end.mean_squares, DECAY).mean()
     claims = (
-        Claim(
-            "NC1: within-class variability, end over zero training error",
-            1.0,
-            *mean_and_error(end.within / then),
-            kind="at most",
-            wrong={"nothing left": 0.0},
+        Claim.mean(
+            "NC1: within-class variability, end over zero training error", 1.0, end.within / then, "at most"
+        ).rejects({"nothing left": 0.0}),
+        Claim.mean("NC2: cosine between class means", simplex, end.mean_cosines.ravel()).rejects(angles),
+        Claim.mean("NC2: cosine between rows of W", simplex, end.row_cosines.ravel()).rejects(angles),
+        Claim.mean("NC3: W_c·M_c/|M_c|²", duality, end.duality.ravel()).rejects(
+            {"means as an orthogonal frame": duality / (1.0 - 1.0 / classes), "not aligned": 0.0}
         ),
-        Claim("NC2: cosine between class means", simplex, *mean_and_error(end.mean_cosines.ravel()), wrong=angles),
-        Claim("NC2: cosine between rows of W", simplex, *mean_and_error(end.row_cosines.ravel()), wrong=angles),
-        Claim(
-            "NC3: W_c·M_c/|M_c|²",
-            float(duality),
-            *mean_and_error(end.duality.ravel()),
-            wrong={"means as an orthogonal frame": float(duality / (1.0 - 1.0 / classes)), "not aligned": 0.0},
-        ),
-        Claim(
-            "NC4: share of training inputs classified as by the nearest mean",
-            1.0,
-            float(end.nearest.mean()),
-            5e-3,
-            exact=True,
-            wrong={"as before training": float(path.nearest[:, 0].mean())},
-        ),
+        Claim.exactly(
+            "NC4: share of training inputs classified as by the nearest mean", 1.0, end.nearest.mean(), 5e-3
+        ).rejects({"as before training": path.nearest[:, 0].mean()}),
     )
     return Outcome(claims, {"path": path, "first": first, "end": end, "test": tested})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     figure.set_size_inches(10.0, 3.4)
     axes = figure.subplots(1, 4)
     steps = EVERY * np.arange(BLOCKS)
@@ -128,18 +115,4 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     axes[3].legend(loc="lower right")
 
 
-LAB = Lab(
-    name="neural-collapse",
-    title="features of a class shrink to a point, and the points to a simplex",
-    statement=(
-        "Through the terminal phase of training, with weight decay, (NC1) features of the last hidden layer go on "
-        "concentrating at their class means after the training error is zero; (NC2) the means, seen from their centre, "
-        "and the rows of the classifier become equally long with cosine −1/(C−1); (NC3) rows and means align, with "
-        "W_c = (1 − 1/C)/(m² + (C−1) decay) M_c for squared loss, m = |M_c|; (NC4) the network decides as the nearest "
-        "class mean does (theory §10). Measured on the digits of scikit-learn; the size is the number of classes."
-    ),
-    experiment=experiment,
-    sizes=(3, 5, 10),
-    quick_sizes=(3, 5),
-    draw=draw,
-)
+LAB = Lab.described("neural-collapse", __doc__, experiment, draw, sizes=(3, 5, 10))

@@ -1,9 +1,13 @@
-"""Training converges when the kernel does not move: least eigenvalue, concentration, loss, travel, sufficient width."""
+"""wide networks converge at a rate that the least eigenvalue of Θ bounds
+
+z = n^(−1/2) Σ a_j σ(w_j·x) with |σ|, |σ'|, |σ''| ≤ 1 on m unit inputs, λ_0 the least eigenvalue of Θ. The kernel at the
+start is a mean over independent neurons: n E‖Ĥ−Θ‖² is constant. While λ_min(Ĥ) ≥ λ_0/2 the loss stays below e^(−λ_0 t)
+L(0) and no w_j travels further than Δ* = 2√(2mL(0))/(λ_0√n); with n > 256 m⁴L(0)/λ_0⁴ it does (theory §10). All of it
+holds at widths that are smaller by many powers of ten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +17,13 @@ from scipy import linalg
 
 from widthwise.decompositions import eigvalsh
 from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import mean_and_error
+from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
@@ -37,7 +43,7 @@ def network(width: int) -> MLP:
     return MLP([DIMENSION, width, 1], "tanh", C_W=[DIMENSION, 1.0], lambda_b=0.0, lambda_W=[DIMENSION, 0.0])
 
 
-def data(points: int) -> tuple[np.ndarray, np.ndarray]:
+def unit_vectors(points: int) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors that are not far from orthogonal, and targets ±1."""
     X = np.random.default_rng(points).standard_normal((points, DIMENSION))
     return X / np.linalg.norm(X, axis=1, keepdims=True), (-1.0) ** np.arange(points)
@@ -54,37 +60,27 @@ class Course(NamedTuple):
     total: Any
 
 
-@partial(jax.jit, static_argnums=0)
-def _train(net: MLP, neurons, seed, X, y, rate) -> Course:
+@over_networks
+def _course(net: MLP, key, neurons, X, y, rate) -> Course:
     """Descent on networks of which `neurons` are in use: the signs of the others are zero."""
-    size = jnp.asarray(neurons, X.dtype)
+    hidden, last = sample_parameters(net, key)
+    signs = jax.random.rademacher(jax.random.fold_in(key, SIGNS), last.W.shape, dtype=X.dtype)
+    used = jnp.arange(net.n) < neurons
+    start = [hidden, Weights(signs * used / jnp.sqrt(jnp.asarray(neurons, X.dtype)), last.b)]
 
-    def one(index):
-        key = network_key(seed, index)
-        hidden, last = sample_parameters(net, key)
-        signs = jax.random.rademacher(jax.random.fold_in(key, SIGNS), last.W.shape, dtype=X.dtype)
-        used = jnp.arange(net.n) < neurons
-        start = [hidden, Weights(signs * used / jnp.sqrt(size), last.b)]
+    def step(_, layers):
+        at = tangent(net, layers, X)
+        return added(layers, pull(net, at, at.z - y[None]), -rate)
 
-        def step(_, layers):
-            at = tangent(net, layers, X)
-            return added(layers, pull(net, at, at.z - y[None]), -rate)
+    def look(layers, _):
+        at = tangent(net, layers, X)
+        seen = (kernel(at)[0, :, 0], at.z[0] - y)
+        return jax.lax.fori_loop(0, EVERY, step, layers), seen
 
-        def look(layers, _):
-            at = tangent(net, layers, X)
-            seen = (kernel(at)[0, :, 0], at.z[0] - y)
-            return jax.lax.fori_loop(0, EVERY, step, layers), seen
-
-        end, (kernels, errors) = jax.lax.scan(look, start, None, length=STEPS // EVERY)
-        moved = jnp.sum((end[0].W - hidden.W) ** 2, axis=1)
-        losses, least = 0.5 * jnp.sum(errors**2, axis=1), jax.vmap(eigvalsh)(kernels)[:, 0]
-        return Course(kernels[0], errors[0], losses, least, jnp.sqrt(moved.max()), moved.sum())
-
-    return jax.vmap(one)(jnp.arange(NETWORKS))
-
-
-def _course(width: int, cap: int, seed: int, X: np.ndarray, y: np.ndarray, rate: float) -> Course:
-    return Course(*map(np.asarray, _train(network(cap), width, seed, X, y, rate)))
+    end, (kernels, errors) = jax.lax.scan(look, start, None, length=STEPS // EVERY)
+    moved = jnp.sum((end[0].W - hidden.W) ** 2, axis=1)
+    losses, least = 0.5 * jnp.sum(errors**2, axis=1), jax.vmap(eigvalsh)(kernels)[:, 0]
+    return Course(kernels[0], errors[0], losses, least, jnp.sqrt(moved.max()), moved.sum())
 
 
 def neuron_spread(net: MLP, X: np.ndarray) -> float:
@@ -108,8 +104,7 @@ def bernstein(Theta: np.ndarray, width: int) -> float:
     >>> bernstein(np.eye(2), 10_000) < bernstein(np.eye(2), 100)
     True
     """
-    points = len(Theta)
-    log = np.log(2.0 * points)
+    points, log = len(Theta), np.log(2.0 * len(Theta))
     v = points * linalg.eigvalsh(Theta)[-1]
     return float(np.sqrt(2.0 * v * log / width) + points * log / (3.0 * width))
 
@@ -124,69 +119,56 @@ def sufficient_width(points: int, loss: float, least: float) -> float:
 
 
 def experiment(points: int, seed: int) -> Outcome:
-    X, y = data(points)
+    X, y = unit_vectors(points)
     limit = kernel_flow(network(WIDE[-1]), X, last_only=True)
     assert limit.Theta is not None
     K, Theta = limit.K[-1], limit.Theta[-1]
     values = linalg.eigvalsh(Theta)
     rate = RATE / values[-1]
-    wide = {n: _course(n, n, seed, X, y, rate) for n in WIDE}
-    narrow = {n: _course(n, NARROW[-1], seed, X, y, rate) for n in NARROW}
+    wide = {n: _course(network(n), seed, NETWORKS, n, X, y, rate) for n in WIDE}
+    narrow = {n: _course(network(NARROW[-1]), seed, NETWORKS, n, X, y, rate) for n in NARROW}
     found = wide[WIDE[-1]]
     times = rate * EVERY * np.arange(STEPS // EVERY)
-    claims = (
-        *_concentration(Theta, X, wide),
-        *_bounds(points, values[0], found, times),
-        _travel(K, Theta, y, wide),
-        _width(points, values[0], found, narrow, seed),
-    )
+    claims = [*_concentration(Theta, X, wide), *_bounds(points, values[0], found, times), _travel(K, Theta, y, wide)]
+    claims.append(_enough_width(points, values[0], found, narrow, seed))
     least = {n: course.least.min(axis=1) / values[0] for n, course in (narrow | wide).items()}
     ratio = np.median(found.losses / found.losses[:, :1], axis=0)
-    return Outcome(claims, {"least": least, "times": times * values[0], "loss": ratio})
+    return Outcome(tuple(claims), {"least": least, "times": times * values[0], "loss": ratio})
 
 
 def _concentration(Theta: np.ndarray, X: np.ndarray, wide: dict[int, Course]) -> list[Claim]:
     """Ĥ at the start: its mean square distance from Θ, exact at every width, and the norm against Bernstein."""
     spread = neuron_spread(network(WIDE[-1]), X)
     squares = np.concatenate([n * ((course.kernel - Theta) ** 2).sum(axis=(1, 2)) for n, course in wide.items()])
-    width = WIDE[-1]
-    norms = np.linalg.norm(wide[width].kernel - Theta, 2, axis=(1, 2))
-    wrong = {"like 1/√n": spread * WIDE[0] ** 0.5}
-    fast = {"like 1/n": bernstein(Theta, width) / width**0.5}
+    norms = np.linalg.norm(wide[WIDE[-1]].kernel - Theta, 2, axis=(1, 2))
+    bound = bernstein(Theta, WIDE[-1])
     return [
-        Claim("n E‖Ĥ − Θ‖²", spread, *mean_and_error(squares), wrong=wrong),
-        Claim("E‖Ĥ − Θ‖, bound", bernstein(Theta, width), *mean_and_error(norms), kind="at most", wrong=fast),
+        Claim.mean("n E‖Ĥ − Θ‖²", spread, squares).rejects({"like 1/√n": spread * WIDE[0] ** 0.5}),
+        Claim.mean("E‖Ĥ − Θ‖, bound", bound, norms, "at most").rejects({"like 1/n": bound / WIDE[-1] ** 0.5}),
     ]
 
 
 def _bounds(points: int, least: float, found: Course, times: np.ndarray) -> list[Claim]:
     """−log(L/L(0))/t is at least λ_0; no weight vector travels further than Δ* = 2√(2mL(0))/(λ_0√n)."""
     losses = np.maximum(found.losses / found.losses[:, :1], 1e-26)
-    kept = losses > 1e-24
-    rates = np.where(kept, -np.log(losses), np.inf)[:, 1:] / times[1:]
+    rates = np.where(losses > 1e-24, -np.log(losses), np.inf)[:, 1:] / times[1:]
     travel = 2.0 * np.sqrt(2.0 * points * found.losses[:, 0]) / (least * WIDE[-1] ** 0.5)
-    slow = {"at least 4λ_0": 4.0}
-    return [
-        Claim("rate of the loss / λ_0, bound", 1.0, *mean_and_error(rates.min(axis=1) / least), kind="at least",
-              wrong=slow),
-        Claim("longest travel / Δ*, bound", 1.0, *mean_and_error(found.longest / travel), kind="at most",
-              wrong={"Δ* like 1/n": WIDE[-1] ** -0.5}),
-    ]  # fmt: skip
+    rate = Claim.mean("rate of the loss / λ_0, bound", 1.0, rates.min(axis=1) / least, "at least")
+    longest = Claim.mean("longest travel / Δ*, bound", 1.0, found.longest / travel, "at most")
+    return [rate.rejects({"at least 4λ_0": 4.0}), longest.rejects({"Δ* like 1/n": WIDE[-1] ** -0.5})]
 
 
 def _travel(K: np.ndarray, Theta: np.ndarray, y: np.ndarray, wide: dict[int, Course]) -> Claim:
     """Σ_j|Δw_j|² → ε·Θ⁻¹ε, whose mean over starts is y·Θ⁻¹y + tr KΘ⁻¹; from two widths, without O(1/n)."""
     labels, start = float(y @ linalg.solve(Theta, y)), float(np.trace(linalg.solve(Theta, K)))
-    excess = [
-        course.total - np.einsum("ka,ab,kb->k", course.error, linalg.inv(Theta), course.error)
-        for course in wide.values()
-    ]
+    inverse = linalg.inv(Theta)
+    excess = [c.total - np.einsum("ka,ab,kb->k", c.error, inverse, c.error) for c in wide.values()]
     mean, error = mean_and_error(2.0 * excess[1] - excess[0])
     wrong = {"labels alone": labels, "1/λ_0 for Θ⁻¹": (y @ y + np.trace(K)) / linalg.eigvalsh(Theta)[0]}
-    return Claim("total squared travel", labels + start, labels + start + mean, error, wrong=wrong)
+    return Claim("total squared travel", labels + start, labels + start + mean, error).rejects(wrong)
 
 
-def _width(points: int, least: float, found: Course, narrow: dict[int, Course], seed: int) -> Claim:
+def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Course], seed: int) -> Claim:
     """log₂ of the width from which half the networks keep λ_min(Ĥ) ≥ λ_0/2 all the way, against the bound."""
     lowest = np.stack([course.least.min(axis=1) / least for course in narrow.values()])
     widths = np.log2(list(narrow))
@@ -196,20 +178,20 @@ def _width(points: int, least: float, found: Course, narrow: dict[int, Course], 
 
     rng = np.random.default_rng(seed)
     again = [crossing(lowest[:, rng.integers(0, NETWORKS, NETWORKS)]) for _ in range(RESAMPLES)]
-    bound = np.log2(sufficient_width(points, float(found.losses[:, 0].mean()), least))
+    bound = np.log2(sufficient_width(points, found.losses[:, 0].mean(), least))
     error = max(float(np.std(again)), 0.02)
-    return Claim("log₂ of the width that is enough, bound", bound, crossing(lowest), error, kind="at most",
-                 wrong={"one neuron a point is enough": float(np.log2(points))})  # fmt: skip
+    return Claim("log₂ of the width that is enough, bound", bound, crossing(lowest), error, "at most").rejects(
+        {"one neuron a point is enough": np.log2(points)}
+    )
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     for number, (points, found) in enumerate(outcomes.items()):
         least = found[0].curves["least"]
         widths = sorted(least)
-        left.plot(widths, [np.median(least[n]) for n in widths], **{**marks(number), **style(number)},
-                  label=f"m = {points} points")  # fmt: skip
-        low, high = (np.array([np.quantile(least[n], q) for n in widths]) for q in (0.1, 0.9))
+        low, median, high = np.quantile([least[n] for n in widths], [0.1, 0.5, 0.9], axis=1)
+        left.plot(widths, median, **(marks(number) | style(number)), label=f"m = {points} points")
         left.fill_between(widths, low, high, color=COLOURS[number], alpha=0.15, linewidth=0)
         right.plot(found[0].curves["times"], found[0].curves["loss"], **style(number), label=f"m = {points}")
     left.axhline(0.5, color="black", linewidth=0.8)
@@ -223,17 +205,4 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     right.legend()
 
 
-LAB = Lab(
-    name="ntk-convergence",
-    title="wide networks converge at a rate that the least eigenvalue of Θ bounds",
-    statement=(
-        "z = n^(−1/2) Σ a_j σ(w_j·x) with |σ|, |σ'|, |σ''| ≤ 1 on m unit inputs, λ_0 the least eigenvalue of Θ. The "
-        "kernel at the start is a mean over independent neurons: n E‖Ĥ−Θ‖² is constant. While λ_min(Ĥ) ≥ λ_0/2 the "
-        "loss stays below e^(−λ_0 t) L(0) and no w_j travels further than Δ* = 2√(2mL(0))/(λ_0√n); with "
-        "n > 256 m⁴L(0)/λ_0⁴ it does (theory §10). All of it holds at widths that are smaller by many powers of ten."
-    ),
-    experiment=experiment,
-    sizes=(3, 6, 9),
-    quick_sizes=(3, 6),
-    draw=draw,
-)
+LAB = Lab.described("ntk-convergence", __doc__, experiment, draw, sizes=(3, 6, 9))

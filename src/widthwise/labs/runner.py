@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +19,20 @@ from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
 
-#: Name of every lab, and the file that holds it.
-LABS = {
-    "nngp-limit": "nngp_limit",
-    "learning-rate": "learning_rate",
-    "kernels": "kernels",
-    "ntk-convergence": "ntk_convergence",
-    "lazy-vs-rich": "lazy_vs_rich",
-    "hessian": "hessian",
-    "neural-collapse": "neural_collapse",
-    "edge-of-stability": "edge_of_stability",
-    "catapult": "catapult",
-    "quadratic-model": "quadratic_model",
-    "implicit-bias-diagonal": "implicit_bias_diagonal",
-    "max-margin": "max_margin",
-    "sgd-fluctuation": "sgd_fluctuation",
-    "entropic-force": "entropic_force",
-    "entropy-widths": "entropy_widths",
-    "generalisation": "generalisation",
-    "relu-paths": "relu_paths",
-    "linear-regions": "linear_regions",
-    "deep-linear": "deep_linear_products",
-    "bayesian-interpolation": "bayesian_interpolation",
-    "marchenko-pastur": "marchenko_pastur",
-}
+#: Every lab; its file is called the same.
+LABS = (
+    *("nngp-limit", "learning-rate", "kernels", "ntk-convergence", "lazy-vs-rich", "hessian", "neural-collapse"),
+    *("edge-of-stability", "catapult", "quadratic-model", "implicit-bias-diagonal", "max-margin", "sgd-fluctuation"),
+    *("entropic-force", "entropy-widths", "generalisation", "relu-paths", "linear-regions", "deep-linear"),
+    *("bayesian-interpolation", "marchenko-pastur"),
+)
 #: A claim holds within this many standard errors; a wrong prediction is rejected beyond that many.
 HOLDS, REJECTED = 4.0, 5.0
 COLUMNS = ("claim", "size", "seeds", "predicted", "measured", "± s.e.", "pull", "worst", "wrong prediction", "its pull")
 
 
 @dataclass(frozen=True)
-class Row:
+class ClaimRow:
     """One claim at one size over the seeds: means, the combined and the worst pull, and pulls of wrong predictions."""
 
     claim: str
@@ -78,11 +62,11 @@ class LabResult:
     """The claims of a lab, the verdict, and what its figure needs."""
 
     lab: Lab
-    rows: tuple[Row, ...]
+    rows: tuple[ClaimRow, ...]
     outcomes: dict[int, list[Outcome]]
     seconds: float
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ClaimRow]:
         return iter(self.rows)
 
     @property
@@ -149,7 +133,7 @@ def get_lab(name: str) -> Lab:
     """The lab of that name."""
     if name not in LABS:
         raise UnknownName.of("lab", name, LABS)
-    return import_module(f"widthwise.labs.{LABS[name]}").LAB
+    return import_module(f"widthwise.labs.{name.replace('-', '_')}").LAB
 
 
 def run_lab(
@@ -172,34 +156,26 @@ def run_lab(
     if not seeds:
         raise InvalidInput("seeds", "an empty list", "at least one non-negative integer")
     sizes = lab.quick_sizes if quick else lab.sizes
-    start, outcomes, done = time.perf_counter(), {size: [] for size in sizes}, 0
+    start, outcomes = time.perf_counter(), {size: [] for size in sizes}
     with DelayedProgress(lab.name, progress) as bar:
-        for size in sizes:
-            for seed in seeds:
-                outcomes[size].append(lab.experiment(size, seed))
-                done += 1
-                forget_programs()
-                bar(done, len(sizes) * len(seeds))
-    rows = tuple(_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
+        for done, (size, seed) in enumerate(product(sizes, seeds), 1):
+            outcomes[size].append(lab.experiment(size, seed))
+            forget_programs()
+            bar(done, len(sizes) * len(seeds))
+    rows = tuple(_claim_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
     return LabResult(lab, rows, outcomes, time.perf_counter() - start)
 
 
-def _row(what: str, size: int, outcomes: list[Outcome]) -> Row:
+def _claim_row(what: str, size: int, outcomes: list[Outcome]) -> ClaimRow:
     same = [claim for outcome in outcomes for claim in outcome.claims if claim.what == what]
-    pulls = [claim.pull for claim in same]
-    return Row(
-        what,
-        size,
-        len(same),
-        sum(claim.predicted for claim in same) / len(same),
-        sum(claim.measured for claim in same) / len(same),
-        math.hypot(*(claim.standard_error for claim in same)) / len(same),
-        _combined(same, pulls),
-        max(pulls, key=abs),
-        {name: _combined(same, [claim.pull_of(name) for claim in same]) for name in same[0].wrong},
-    )
+    count, pulls = len(same), [claim.pull for claim in same]
+    predicted, measured = (sum(getattr(c, name) for c in same) / count for name in ("predicted", "measured"))
+    error = math.hypot(*(claim.standard_error for claim in same)) / count
+    wrong = {name: _combined_pull(same, [claim.pull_of(name) for claim in same]) for name in same[0].wrong}
+    pull, worst = _combined_pull(same, pulls), max(pulls, key=abs)
+    return ClaimRow(what, size, count, predicted, measured, error, pull, worst, wrong)
 
 
-def _combined(claims: list[Claim], pulls: list[float]) -> float:
+def _combined_pull(claims: list[Claim], pulls: list[float]) -> float:
     """Σ pulls/√k over seeds that scatter independently; of exact claims, which do not, the worst."""
     return max(pulls, key=abs) if claims[0].exact else sum(pulls) / math.sqrt(len(pulls))

@@ -1,4 +1,4 @@
-"""Small classification problems, networks trained on them, and how features and gradients divide by class."""
+"""Small classification problems, networks trained on them, how features and gradients divide by class (theory §10)."""
 
 from __future__ import annotations
 
@@ -74,16 +74,14 @@ def train_network(
 ) -> tuple[Any, Any]:
     """Full-batch training by an optax optimiser, looked at every so many steps; may be jitted and batched.
 
+    The trained parameters, and the records stacked along the first axis.
+
     Parameters
     ----------
     loss, start : a function of the parameters, and where they start; any pytree.
     optimiser : an optax transformation.
     blocks, every : so many times so many steps.
     observe : what to record of the parameters before every block.
-
-    Returns
-    -------
-    The trained parameters, and the records stacked along the first axis.
 
     >>> end, path = train_network(
     ...     lambda x: x**2, jnp.array(1.0), optax.sgd(0.25), blocks=2, every=1, observe=lambda x: x
@@ -102,16 +100,6 @@ def train_network(
 
     (end, _), records = jax.lax.scan(block, (start, optimiser.init(start)), None, length=blocks)
     return end, records
-
-
-def class_means(features: Any, labels: Any, classes: int) -> jax.Array:
-    """Mean of the features (inputs, …) over the inputs of each class: (classes, …).
-
-    >>> class_means(jnp.array([1.0, 3.0, 5.0]), np.array([0, 0, 1]), 2).tolist()
-    [2.0, 5.0]
-    """
-    members = jax.nn.one_hot(labels, classes)
-    return jnp.tensordot(members / members.sum(axis=0), features, ([0], [0]))
 
 
 class Collapse(NamedTuple):
@@ -141,17 +129,14 @@ def collapse(features: Any, labels: Any, W: Any, z: Any) -> Collapse:
     features, labels : (inputs, neurons) and (inputs,).
     W, z : rows of the classifier (classes, neurons), and its outputs (classes, inputs).
 
-    Returns
-    -------
-    Collapse.
-
     >>> frame = jnp.eye(3) - 1 / 3                                        # a simplex, and nothing within a class
     >>> found = collapse(jnp.repeat(frame, 2, axis=0), np.repeat(np.arange(3), 2), 2 * frame, jnp.eye(3).repeat(2, 1))
     >>> bool(found.within < 1e-12), found.row_cosines.round(9).tolist(), float(found.alignment.round(9))
     (True, [-0.5, -0.5, -0.5], 1.0)
     """
     classes = len(W)
-    means = class_means(features, labels, classes)
+    members = jax.nn.one_hot(labels, classes)
+    means = (members / members.sum(axis=0)).T @ features
     centred, scatter = means - means.mean(axis=0), features - means[labels]
     between = centred.T @ centred / classes
     squares = jnp.sum(centred**2, axis=1)
@@ -172,3 +157,55 @@ def collapse(features: Any, labels: Any, W: Any, z: Any) -> Collapse:
 def _cosines(vectors: Any) -> jax.Array:
     unit = vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
     return (unit @ unit.T)[jnp.triu_indices(len(vectors), 1)]
+
+
+class ClassParts(NamedTuple):
+    """Vectors whose outer products add up to a second moment: Σ δδᵀ = Σ over the four parts of VᵀV.
+
+    `between` (classes, size), `cross` (classes², size; zero where c' = c), `within` (inputs · classes, size; zero where
+    c' is the label), `own` (inputs, size); each row is multiplied by the root of its weight.
+    """
+
+    between: Any
+    cross: Any
+    within: Any
+    own: Any
+
+    @property
+    def traces(self) -> jax.Array:
+        """tr VᵀV of each part."""
+        return jnp.stack([jnp.sum(part**2) for part in self])
+
+
+def class_parts(vectors: Any, weights: Any, labels: Any) -> ClassParts:
+    """Divide M = Σ_{i,c'} w_ic' v_ic' v_ic'ᵀ by the class c of i and by c'.
+
+    Means are weighted by w. With v_cc' the mean over inputs of class c ≠ c' and v_c that of v_cc' over c',
+    M = Σ w_c v_c v_cᵀ + Σ w_cc' (v_cc' − v_c)(…)ᵀ + Σ w_ic' (v_ic' − v_cc')(…)ᵀ + Σ_i w_ic v_ic v_icᵀ (c' = c).
+
+    Parameters
+    ----------
+    vectors, weights, labels : (inputs, classes, size), (inputs, classes) and not negative, (inputs,).
+
+    >>> v = jnp.arange(8.0).reshape(2, 2, 2)
+    >>> parts = class_parts(v, jnp.ones((2, 2)), jnp.array([0, 1]))
+    >>> float(parts.traces.sum()) == float((v**2).sum())
+    True
+    """
+    inputs, classes, size = vectors.shape
+    member = jax.nn.one_hot(labels, classes)  # (inputs, classes)
+    other = weights * (1.0 - member)
+    own = jnp.einsum("ic,icp->ip", jnp.sqrt(weights) * member, vectors)
+    pair_weight = member.T @ other  # (c, c')
+    pair_mean = _per_weight(jnp.einsum("ic,id,idp->cdp", member, other, vectors), pair_weight)
+    class_weight = pair_weight.sum(axis=1)
+    class_mean = _per_weight(jnp.einsum("cd,cdp->cp", pair_weight, pair_mean), class_weight)
+    cross = jnp.sqrt(pair_weight)[..., None] * (pair_mean - class_mean[:, None])
+    within = jnp.sqrt(other)[..., None] * (vectors - pair_mean[labels])
+    between = jnp.sqrt(class_weight)[:, None] * class_mean
+    return ClassParts(between, cross.reshape(-1, size), within.reshape(inputs * classes, size), own)
+
+
+def _per_weight(sums: Any, weights: Any) -> jax.Array:
+    """Sums over weights, zero where there is no weight."""
+    return sums / jnp.where(weights > 0.0, weights, 1.0)[..., None]

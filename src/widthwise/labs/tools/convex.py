@@ -15,7 +15,10 @@ from widthwise.errors import InvalidInput
 
 @dataclass(frozen=True)
 class HardMargin:
-    """The support-vector machine without bias: w = Σ_i a_i z_i of least norm with z_i·w ≥ 1 for z_i = y_i x_i."""
+    """The support-vector machine without bias: w = Σ_i a_i z_i of least norm with z_i·w ≥ 1 for z_i = y_i x_i.
+
+    w (features,); weights a ≥ 0 (points,), positive on support vectors only.
+    """
 
     w: np.ndarray
     weights: np.ndarray
@@ -31,13 +34,7 @@ def hard_margin(Z: Any) -> HardMargin:
 
     With r the residual of min ‖(Zᵀ; 1ᵀ)u − (0; 1)‖ over u ≥ 0, w = −r_1..d/r_{d+1} and a = −u/r_{d+1}.
 
-    Parameters
-    ----------
-    Z : (points, features), the inputs multiplied by their labels ±1.
-
-    Returns
-    -------
-    HardMargin with w (features,), weights a ≥ 0 (points,), positive on support vectors only, and the margin.
+    Z (points, features) holds the inputs multiplied by their labels ±1.
 
     >>> found = hard_margin([[2.0, 0.0], [0.0, 1.0], [3.0, 3.0]])
     >>> found.w.round(9), found.weights.round(9)
@@ -77,17 +74,14 @@ def minimise_on_affine(
     """argmin of a smooth separable convex function subject to Aβ = y, by Newton steps within the solutions.
 
     β = β_0 + N v, N an orthonormal basis of the null space of A; each step is halved until it no longer
-    overshoots the minimum along it by much. Needs derivatives only, which do not cancel near the minimum.
+    overshoots the minimum along it by much; they end where they fall below rounding. Needs derivatives only, which do
+    not cancel near the minimum.
 
     Parameters
     ----------
     gradient, curvature : its first derivatives (features,) and second derivatives (features,), of β (features,).
     A, y : (equations, features) and (equations,).
     start : (features,), any vector to begin near to.
-
-    Returns
-    -------
-    β (features,), where Newton steps fall below rounding.
 
     >>> minimise_on_affine(lambda b: 2 * b, lambda b: 2 + 0 * b, [[1.0, 1.0]], [1.0]).round(9)
     array([0.5, 0.5])

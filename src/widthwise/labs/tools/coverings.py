@@ -12,20 +12,13 @@ from widthwise.errors import InvalidInput
 
 
 def ellipsoid_bits(axes: Any, radius: float) -> tuple[float, float]:
-    """Bounds on log₂ of the least number of balls of a radius that cover {Σ(x_k/a_k)² ≤ 1} (theory §10).
+    """Lower and upper bound on log₂ of the least number of balls of a radius that cover {Σ(x_k/a_k)² ≤ 1} (theory §10).
 
     Volumes in the coordinates with a_k > ε give Σ log₂(a_k/ε) from below. From above: what lies beyond the coordinates
     with a_k > ε/√2 is shorter than ε/√2, and these are covered to ε/√2 by balls around a packing, at most
     Π 4a_k/(ε/√2) of them.
 
-    Parameters
-    ----------
-    axes : (dimension,), semi-axes a_k ≥ 0, as many as exceed radius/√2 at least.
-    radius : ε > 0.
-
-    Returns
-    -------
-    Lower and upper bound in bits.
+    `axes` are the semi-axes a_k ≥ 0, (dimension,), those that exceed radius/√2 at least; the radius is ε > 0.
 
     >>> [round(bits, 6) for bits in ellipsoid_bits([1.0, 0.5], 0.25)]
     [3.0, 8.0]
@@ -34,20 +27,13 @@ def ellipsoid_bits(axes: Any, radius: float) -> tuple[float, float]:
     if radius <= 0.0:
         raise InvalidInput("radius", repr(radius), "a positive number")
     inner = radius / np.sqrt(2.0)
-    return (
-        float(np.log2(axes[axes > radius] / radius).sum()),
-        float(np.log2(4.0 * axes[axes > inner] / inner).sum()),
-    )
+    return (float(np.log2(axes[axes > radius] / radius).sum()), float(np.log2(4.0 * axes[axes > inner] / inner).sum()))
 
 
 def lipschitz_net(bits: int) -> np.ndarray:
     """2^bits functions within 1/(bits + 1) of every f on [0, 1] with |f'| ≤ 1 and f(0) = 0, in the maximum norm.
 
-    Each is 0 on the first of bits + 1 intervals and has slope ±1 on the others.
-
-    Returns
-    -------
-    Values at the ends of the intervals, (2^bits, bits + 1).
+    Each is 0 on the first of bits + 1 intervals and has slope ±1 on the others. Values at the ends: (2^bits, bits + 1).
 
     >>> lipschitz_net(1)
     array([[ 0. , -0.5],
@@ -67,18 +53,10 @@ def lipschitz_packing(bits: int) -> np.ndarray:
 
 
 def greedy_net(points: Any, count: int) -> tuple[np.ndarray, float]:
-    """`count` points of a finite set, each the farthest from those before it.
+    """Indices of `count` points of a set (points, features), each the farthest from those before it; and r.
 
-    They and one more are r apart, and cover the set to r: its entropy number lies between r/2 and r.
-
-    Parameters
-    ----------
-    points : (points, features).
-    count : how many of them to take, beginning with the first.
-
-    Returns
-    -------
-    Indices (count,) and r.
+    They begin with the first point. They and one more are r apart, and cover the set to r: its entropy number lies
+    between r/2 and r.
 
     >>> greedy_net([[0.0], [1.0], [2.0], [3.0], [4.0]], 2)
     (array([0, 4]), 2.0)
@@ -113,10 +91,6 @@ def extend(points: Any, images: Any, constant: float, at: Any, guess: Any, round
     constant : a Lipschitz constant of the map; the search ends soon when it is not the least one.
     at : (features,), where to extend it.
     guess : (other features,), a value to begin with.
-
-    Returns
-    -------
-    The value (other features,).
 
     >>> extend([[0.0], [2.0]], [[0.0], [1.0]], 1.0, [1.0], [3.0])
     array([1.])

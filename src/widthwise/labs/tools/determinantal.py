@@ -21,16 +21,10 @@ def marginal_kernel(L: np.ndarray) -> np.ndarray:
 
 
 def sample_subsets(L: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Independent subsets: choose eigenvectors of L with probabilities λ/(1+λ), then points by the chain rule.
+    """Independent subsets, (count, points) of bool: which points are in.
 
-    Parameters
-    ----------
-    L : (points, points), symmetric and positive semi-definite.
-    count : how many subsets.
-
-    Returns
-    -------
-    Array (count, points) of bool: which points are in.
+    Chooses eigenvectors of L, symmetric and positive semi-definite, with probabilities λ/(1+λ), then points by the
+    chain rule.
 
     >>> subsets = sample_subsets(np.diag([1e9, 1.0, 0.0]), 200, seed=0)
     >>> bool(subsets[:, 0].all()), bool(subsets[:, 2].any()), bool(60 < subsets[:, 1].sum() < 140)
@@ -43,11 +37,11 @@ def sample_subsets(L: np.ndarray, count: int, seed: int) -> np.ndarray:
     chosen = rng.random((count, len(L))) < np.maximum(values, 0.0) / (1.0 + np.maximum(values, 0.0))
     subsets = np.zeros((count, len(L)), bool)
     for subset, columns in zip(subsets, chosen, strict=True):
-        subset[_points(vectors[:, columns], rng)] = True
+        subset[_chosen_points(vectors[:, columns], rng)] = True
     return subsets
 
 
-def _points(V: np.ndarray, rng: np.random.Generator) -> list[int]:
+def _chosen_points(V: np.ndarray, rng: np.random.Generator) -> list[int]:
     """One point per column of orthonormal V: with probability |row|², then the columns are made to vanish there."""
     found = []
     while V.shape[1]:

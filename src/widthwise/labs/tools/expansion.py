@@ -16,10 +16,9 @@ from typing import NamedTuple
 import diffrax
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.tangent import outputs, rates
+from widthwise.labs.tools.units import outputs_in_units
 from widthwise.network import MLP
 
 
@@ -67,15 +66,12 @@ def expand(net: MLP, layers: list[Weights], X, y) -> Quadratic:
     >>> model.phi.shape, model.psi.shape
     ((2, 17), (2, 17, 17))
     """
-    roots = jax.tree.map(lambda rate, p: jnp.full(p.shape, rate**0.5), rates(net), layers)
-    start, unravel = ravel_pytree(layers)
-    scale = ravel_pytree(roots)[0]
+    u, outputs = outputs_in_units(net, layers, X)
 
-    def z(theta):
-        return outputs(net, unravel(start + scale * theta), X)[0]
+    def z(u):
+        return outputs(u)[0]
 
-    origin = jnp.zeros(len(start))
-    return Quadratic(z(origin), jax.jacrev(z)(origin), jax.jacfwd(jax.jacrev(z))(origin), y)
+    return Quadratic(z(u), jax.jacrev(z)(u), jax.jacfwd(jax.jacrev(z))(u), y)
 
 
 def perturbative(model: Quadratic) -> Solution:

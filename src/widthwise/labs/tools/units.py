@@ -1,13 +1,13 @@
-"""Parameters of several networks, and parameters in units of √λ, in which gradient descent has one learning rate."""
+"""Many networks at once, and parameters in units of √λ, in which gradient descent has one learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from widthwise.experiments.layer_passes import Weights
@@ -16,24 +16,40 @@ from widthwise.experiments.tangent import outputs, rates
 from widthwise.network import MLP
 
 
-@partial(jax.jit, static_argnums=(0, 2))
-def ensemble(net: MLP, seed: Any, networks: int) -> list[Weights]:
-    """Parameters of networks 0, 1, … of a seed, stacked along the first axis: for `jax.vmap`.
+def over_networks(one: Callable[..., Any]) -> Callable[..., Any]:
+    """From what is done with one network, `one(net, key, *more)`, the same of many: `many(net, seed, networks, *more)`.
 
+    The program is compiled once for all networks of a structure. With `blocks=…` it is run on so many parts, a divisor
+    of the number of networks, one after the other, which takes less memory. The results are numpy arrays, the networks
+    0, 1, … of the seed along the first axis.
+
+    >>> many_outputs = over_networks(lambda net, key, X: outputs(net, sample_parameters(net, key), X))
+    >>> many_outputs(MLP([2, 3, 1], "tanh"), 0, 6, np.ones((4, 2)), blocks=2).shape
+    (6, 1, 4)
     >>> ensemble(MLP([2, 3, 1], "tanh"), 0, 5)[0].W.shape
     (5, 3, 2)
     """
-    return jax.vmap(lambda index: sample_parameters(net, network_key(seed, index)))(jnp.arange(networks))
+
+    @jax.jit
+    def part(net, seed, numbers, more):
+        return jax.vmap(lambda index: one(net, network_key(seed, index), *more))(numbers)
+
+    def many(net: MLP, seed: int, networks: int, *more: Any, blocks: int = 1) -> Any:
+        parts = [part(net, seed, numbers, more) for numbers in np.arange(networks).reshape(blocks, -1)]
+        return jax.tree.map(lambda *some: np.concatenate(some), *parts)
+
+    many.__doc__ = one.__doc__
+    return many
+
+
+#: Parameters of the networks 0, 1, … of a seed, stacked along the first axis: for `jax.vmap`.
+ensemble = over_networks(sample_parameters)
 
 
 def in_units(net: MLP, layers: list[Weights]) -> tuple[jax.Array, Callable[[Any], list[Weights]]]:
     """The parameters as one vector u = θ/√λ, and the way back to layers.
 
     Parameters that do not learn (λ = 0) stay where they are: their u is zero and moves nothing.
-
-    Returns
-    -------
-    u (parameters,), and the function from such a vector to layers.
 
     >>> net = MLP([4, 2], "linear", lambda_W=4.0, lambda_b=0.25)        # λ = 1 on weights, 1/4 on biases
     >>> layers = sample_parameters(net, network_key(0, 0))

@@ -1,19 +1,55 @@
-"""Kernels of inputs on a sphere: functions of t = cos(angle), diagonal in spherical harmonics.
+"""Kernels in terms of their eigenfunctions: on finitely many points, and on a sphere.
 
-On the unit sphere of R^d with its uniform measure, k(x·x') has the eigenvalue μ_ℓ = ∫ k(t) P_ℓ(t) dν(t) on harmonics of
-degree ℓ, of which there are N(d, ℓ) (Funk–Hecke). P_ℓ is the Gegenbauer polynomial with P_ℓ(1) = 1 and
-dν ∝ (1 − t²)^((d−3)/2) dt the distribution of the cosine between two random points.
+On the unit sphere of R^d with its uniform measure a kernel is a function of t = cos(angle), diagonal in spherical
+harmonics: k(x·x') has the eigenvalue μ_ℓ = ∫ k(t) P_ℓ(t) dν(t) on harmonics of degree ℓ, of which there are N(d, ℓ)
+(Funk–Hecke). P_ℓ is the Gegenbauer polynomial with P_ℓ(1) = 1 and dν ∝ (1 − t²)^((d−3)/2) dt the distribution of the
+cosine between two random points.
 """
 
 from __future__ import annotations
 
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
 from widthwise.errors import InvalidInput
 from widthwise.network.validation import check_integer
+
+
+class Mercer(NamedTuple):
+    """k(x, x') = Σ_p μ_p φ_p(x) φ_p(x') on points with weights w: ∫φ_pφ_q = Σ_x w φ_pφ_q = δ_pq, largest μ first."""
+
+    values: np.ndarray
+    functions: np.ndarray
+    weights: np.ndarray
+
+    def coefficients(self, f: np.ndarray) -> np.ndarray:
+        """∫ f φ_p."""
+        return (self.weights * f) @ self.functions
+
+    def inner(self, f: np.ndarray, g: np.ndarray) -> float:
+        """⟨f, g⟩ of the reproducing-kernel Hilbert space: Σ_p f_p g_p/μ_p."""
+        return float(np.sum(self.coefficients(f) * self.coefficients(g) / self.values))
+
+
+def mercer(K: np.ndarray, weights: np.ndarray, floor: float = 1e-13) -> Mercer:
+    """Eigenvalues and eigenfunctions of f ↦ ∫ k(·, x') f(x') on a discrete measure of positive weights (points,).
+
+    K (points, points) is symmetric; eigenvalues below the fraction `floor` of the largest are left out.
+
+    >>> found = mercer(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([0.5, 0.5]))
+    >>> found.values.round(12).tolist(), round(found.inner(np.array([2.0, 1.0]), np.array([5.0, 7.0])), 9)
+    ([1.5, 0.5], 5.0)
+    """
+    K, weights = np.asarray(K, float), np.asarray(weights, float)
+    if weights.shape != (len(K),) or not np.all(weights > 0.0):
+        raise InvalidInput("weights", f"an array {weights.shape}", f"{len(K)} positive numbers")
+    root = np.sqrt(weights)
+    values, vectors = linalg.eigh(root[:, None] * K * root)
+    kept = values > floor * values[-1]
+    return Mercer(values[kept][::-1], (vectors[:, kept] / root[:, None])[:, ::-1], weights)
 
 
 def multiplicity(dimension: int, degree: int) -> int:
@@ -51,16 +87,9 @@ def cosines(dimension: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def eigenvalues(dimension: int, values: np.ndarray, degrees: int) -> np.ndarray:
-    """μ_0 … μ_{degrees−1} of a kernel given at the nodes of `cosines(dimension, len(values))`.
+    """μ_0 … μ_{degrees−1} of a kernel given at the nodes of `cosines(dimension, nodes)` on the last axis: (…, degrees).
 
-    Parameters
-    ----------
-    values : k(t) at the nodes, on the last axis.
-    degrees : at most half the number of nodes.
-
-    Returns
-    -------
-    Array (…, degrees).
+    There are at most half as many degrees as nodes.
 
     >>> t, _ = cosines(3, 16)
     >>> eigenvalues(3, t**2, 3).round(12).tolist()       # t² = 1/3 + (2/3) P_2, and ∫ P_2² = 1/5

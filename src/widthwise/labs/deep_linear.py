@@ -1,10 +1,14 @@
-"""Products of Gaussian matrices: the law of their length, limits that do not commute, and singular values."""
+"""the length of a deep linear network is a product of chi-squares
+
+‖θ‖² of a deep linear network is a product of independent χ²_n/n over its L hidden layers, so that log ‖θ‖ tends to
+N(−L/2n, L/2n) as L, n → ∞ together: width first gives ‖θ‖ = 1, depth first ‖θ‖ → 0 while E ‖θ‖² = 1. Singular values of
+the product follow the free product of laws of Marchenko and Pastur (theory §10).
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,8 +18,9 @@ import numpy as np
 from scipy.stats import norm
 
 from widthwise.experiments.sampler import network_key
-from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
-from widthwise.plots.style import COLOURS, LINES
+from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.tools.estimates import block_variance
+from widthwise.plots.style import COLOURS, style
 from widthwise.special.linear_products import product_law
 from widthwise.special.product_spectrum import product_spectrum
 
@@ -59,57 +64,37 @@ def _eigenvalues(widths: tuple[int, ...], seed: int) -> np.ndarray:
 
 def experiment(width: int, seed: int) -> Outcome:
     law, deep = product_law([width] * width), product_law([width] * (4 * width))
-    logs = np.asarray(_log_lengths(width, width, seed, NETWORKS))
-    very = np.asarray(_log_lengths(width, 4 * width, seed, NETWORKS))
+    logs, very = (np.asarray(_log_lengths(width, depth, seed, NETWORKS)) for depth in (width, 4 * width))
     n = PER_SIZE * width
     equal, unequal = product_spectrum([n] * (FACTORS + 1)), product_spectrum([n, n // 2, 2 * n])
     spectra = [_eigenvalues(some.widths, seed) for some in (equal, unequal)]
-    variances = [np.var(block, ddof=1) for block in np.array_split(logs, BLOCKS)]
+    second = [np.mean(values**2, axis=1) for values in spectra]
+    variance = block_variance(logs, BLOCKS)
     claims = (
-        Claim("E log ‖θ‖, L = n", law.log_mean, *mean_and_error(logs), wrong={"−L/4n": -0.25, "n → ∞ first": 0.0}),
-        Claim(
-            "variance of log ‖θ‖, L = n",
-            law.log_variance,
-            *mean_and_error(variances),
-            wrong={"L/4n": 0.25, "n → ∞ first": 0.0},
+        Claim.mean("E log ‖θ‖, L = n", law.log_mean, logs).rejects({"−L/4n": -0.25, "n → ∞ first": 0.0}),
+        Claim("variance of log ‖θ‖, L = n", law.log_variance, *variance).rejects({"L/4n": 0.25, "n → ∞ first": 0.0}),
+        Claim.mean("P(‖θ‖² > E ‖θ‖²), L = n", law.sf(0.0), logs > 0.0).rejects({"a half, as for shallow ones": 0.5}),
+        Claim.mean("P(‖θ‖ < 0.1), L = 4n", deep.cdf(math.log(COLLAPSED)), very < math.log(COLLAPSED)).rejects(
+            {"n → ∞ first": 0.0, "L → ∞ first": 1.0}
         ),
-        Claim(
-            "P(‖θ‖² > E ‖θ‖²), L = n",
-            float(law.sf(0.0)),
-            *mean_and_error(logs > 0.0),
-            wrong={"a half, as for shallow ones": 0.5},
+        Claim.mean("tr (AᵀA)²/n, three equal layers", equal.exact_second_moment(), second[0]).rejects(
+            {"Marchenko–Pastur, one layer": 2.0}
         ),
-        Claim(
-            "P(‖θ‖ < 0.1), L = 4n",
-            float(deep.cdf(math.log(COLLAPSED))),
-            *mean_and_error(very < math.log(COLLAPSED)),
-            wrong={"n → ∞ first": 0.0, "L → ∞ first": 1.0},
-        ),
-        Claim(
-            "tr (AᵀA)²/n, three equal layers",
-            equal.exact_second_moment(),
-            *mean_and_error(np.mean(spectra[0] ** 2, axis=1)),
-            wrong={"Marchenko–Pastur, one layer": 2.0},
-        ),
-        Claim(
-            "tr (AᵀA)²/n, widths 1 : ½ : 2",
-            unequal.exact_second_moment(),
-            *mean_and_error(np.mean(spectra[1] ** 2, axis=1)),
-            wrong={"equal widths": product_spectrum([n] * 3).exact_second_moment()},
+        Claim.mean("tr (AᵀA)²/n, widths 1 : ½ : 2", unequal.exact_second_moment(), second[1]).rejects(
+            {"equal widths": product_spectrum([n] * 3).exact_second_moment()}
         ),
     )
     return Outcome(claims, {"logs": logs, "law": law, "eigenvalues": spectra[0].ravel(), "spectrum": equal})
 
 
-def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
+def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     sizes = list(outcomes)
     grid = np.linspace(-4.0, 2.0, 121)
     for number, size in enumerate((sizes[0], sizes[-1])):
-        curves = [o.curves for o in outcomes[size]]
-        colour = COLOURS[number]
-        left.hist(np.concatenate([c["logs"] for c in curves]), bins=60, range=(-4, 2), density=True, alpha=0.25,
-                  histtype="stepfilled", color=colour)  # fmt: skip
+        curves, colour = [o.curves for o in outcomes[size]], COLOURS[number]
+        logs = np.concatenate([c["logs"] for c in curves])
+        left.hist(logs, bins=60, range=(-4, 2), density=True, alpha=0.25, histtype="stepfilled", color=colour)
         left.plot(grid, curves[0]["law"].density(grid), color=colour, label=f"L = n = {size}, exact")
     left.plot(grid, norm.pdf(grid, -0.5, math.sqrt(0.5)), color=COLOURS[2], linestyle="--", label="N(−L/2n, L/2n)")
     left.plot(grid, norm.pdf(grid, -0.25, 0.5), color=COLOURS[3], linestyle=":", label="N(−L/4n, L/4n)")
@@ -123,26 +108,11 @@ def draw(figure: Any, outcomes: Mapping[int, list[Outcome]]) -> None:
     shares = np.histogram(values, bins)[0] / len(values) / np.diff(bins)
     right.stairs(shares, bins, fill=True, alpha=0.25, color=COLOURS[0])
     for layers in range(1, FACTORS + 1):
-        style = {"color": COLOURS[(FACTORS - layers) % 4], "linestyle": LINES[(FACTORS - layers) % 4]}
-        right.plot(
-            x, product_spectrum([1] * (layers + 1)).density(x), label=f"{layers} layer{'s' * (layers > 1)}", **style
-        )
-    right.set(yscale="log", ylim=(3e-3, 5.0), xlabel="squared singular value", ylabel="density",
-              title=f"product of {FACTORS} matrices, n = {largest['spectrum'].widths[0]}")  # fmt: skip
+        density, name = product_spectrum([1] * (layers + 1)).density(x), f"{layers} layer{'s' * (layers > 1)}"
+        right.plot(x, density, label=name, **style(FACTORS - layers))
+    right.set(yscale="log", ylim=(3e-3, 5.0), xlabel="squared singular value", ylabel="density")
+    right.set_title(f"product of {FACTORS} matrices, n = {largest['spectrum'].widths[0]}")
     right.legend()
 
 
-LAB = Lab(
-    name="deep-linear",
-    title="the length of a deep linear network is a product of chi-squares",
-    statement=(
-        "‖θ‖² of a deep linear network is a product of independent χ²_n/n over its L hidden layers, so that log "
-        "‖θ‖ tends to N(−L/2n, L/2n) as L, n → ∞ together: width first gives ‖θ‖ = 1, depth first ‖θ‖ → 0 while E "
-        "‖θ‖² = 1. Singular values of the product follow the free product of laws of Marchenko and Pastur (theory "
-        "§10)."
-    ),
-    experiment=experiment,
-    sizes=(8, 16, 24),
-    quick_sizes=(8, 16),
-    draw=draw,
-)
+LAB = Lab.described("deep-linear", __doc__, experiment, draw, sizes=(8, 16, 24))
