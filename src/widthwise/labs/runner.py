@@ -19,12 +19,13 @@ from widthwise.network.validation import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
 
-#: Every lab; its file is called the same.
-LABS = (
-    *("nngp-limit", "learning-rate", "kernels", "ntk-convergence", "lazy-vs-rich", "hessian", "neural-collapse"),
-    *("edge-of-stability", "catapult", "quadratic-model", "implicit-bias-diagonal", "max-margin", "sgd-fluctuation"),
-    *("entropic-force", "entropy-widths", "generalisation", "relu-paths", "linear-regions", "deep-linear"),
-    *("bayesian-interpolation", "marchenko-pastur"),
+#: Every lab: the files beside this one, but for what they share.
+LABS = tuple(
+    sorted(
+        path.stem.replace("_", "-")
+        for path in Path(__file__).parent.glob("*.py")
+        if path.stem not in ("__init__", "base", "runner")
+    )
 )
 #: A claim holds within this many standard errors; a wrong prediction is rejected beyond that many.
 HOLDS, REJECTED = 4.0, 5.0
