@@ -17,7 +17,7 @@ from widthwise.experiments.sampler import network_key
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.plots.style import COLOURS, LINES
 from widthwise.special.linear_products import product_law
-from widthwise.special.product_spectrum import product_spectrum
+from widthwise.special.random_spectra import product_spectrum
 
 NETWORKS, BLOCKS, MATRICES = 3_000, 20, 60
 #: Below this length a network counts as collapsed.

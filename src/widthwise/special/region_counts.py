@@ -15,6 +15,7 @@ from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input
 from widthwise.network.validation import check_integer, check_widths
+from widthwise.special.segment_pieces import LayerWeights
 
 
 def hyperplane_regions(hyperplanes: int, dimension: int) -> int:
@@ -31,14 +32,12 @@ def hyperplane_regions(hyperplanes: int, dimension: int) -> int:
 def region_bound(widths: Sequence[int], dimension: int | None = None) -> int:
     """Π_l Σ_{i ≤ d_l} (n_l choose i): no network has more pieces; d_l is the least of d and the widths below layer l.
 
+    It is at most 2 to the number of neurons, and so below the 3^neurons of all sign patterns.
+
     Parameters
     ----------
     widths : n_0, hidden widths, outputs.
     dimension : of the set where pieces are counted, 1 for a segment and 2 for a polygon; that of the inputs if None.
-
-    Returns
-    -------
-    The bound, an integer; it is at most 2 to the number of neurons, and so below the 3^neurons of all sign patterns.
 
     >>> region_bound([2, 3, 3, 1]), region_bound([2, 3, 3, 1], dimension=1)
     (49, 16)
@@ -53,21 +52,18 @@ def region_bound(widths: Sequence[int], dimension: int | None = None) -> int:
 
 
 def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    """Expected kinks that each hidden layer of a random ReLU network adds on the segment from a to b, wide layers.
+    """Expected kinks (hidden layers,) that each layer of a random ReLU network adds on the segment from a to b.
 
     On a straight line the preactivation of a neuron has E z² = K(t), quadratic in t, so that the formula of Kac and
     Rice integrates to an angle: a neuron of layer l has arccos(B_ab/√(B_aa B_bb))/π zeros on average, with
     B¹ = C_b + C_W a·b/n_0 and Bˡ⁺¹ = C_b + C_W (a₊² + a₋²)/2 Bˡ. Exact in the first layer, to leading order in 1/n
-    above it. So the count is proportional to the number of neurons, at most one kink each on average.
+    above it. So the count is proportional to the number of neurons, at most one kink each on average, and the expected
+    number of pieces is one more than its sum.
 
     Parameters
     ----------
     net : relu, or another activation with one kink at zero (leaky_relu).
     a, b : the two ends, (features,) each.
-
-    Returns
-    -------
-    Array (hidden layers,); the expected number of pieces is one more than its sum.
 
     >>> expected_kinks(MLP([1, 50, 50, 1], "relu", C_b=1.0, C_W=2.0), [-0.5 ** 0.5], [0.5 ** 0.5]).round(3)
     array([25.   , 19.591])
@@ -84,3 +80,20 @@ def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
         result.append(net.widths[layer] * angle / math.pi)
         B = dense_kernel(net.C_b[layer], net.C_W[layer], share * B)
     return np.array(result)
+
+
+def sawtooth_network(depth: int) -> LayerWeights:
+    """A network of `depth` hidden layers of two neurons, one input and one output, with 2^depth pieces on [0, 1].
+
+    Each layer is the tent 2 relu(x) − 4 relu(x − ½), and a tent of tents has twice as many teeth (theory §10).
+
+    >>> from widthwise.special import linear_pieces_on_segment
+    >>> linear_pieces_on_segment(sawtooth_network(3), [0.0], [1.0])([0.0, 0.125, 0.25, 0.375]).ravel()
+    array([0., 1., 0., 1.])
+    """
+    if depth < 1:
+        raise InvalidInput("depth", repr(depth), "an integer of at least 1")
+    shift = np.array([0.0, -0.5])
+    first = (np.array([[1.0], [1.0]]), shift)
+    between = (np.array([[2.0, -4.0], [2.0, -4.0]]), shift)
+    return [first, *[between] * (depth - 1), (np.array([[2.0, -4.0]]), np.zeros(1))]
