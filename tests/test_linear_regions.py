@@ -241,7 +241,7 @@ def test_the_blocks_make_no_difference(monkeypatch):
         ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),
     )
     monkeypatch.setattr("widthwise.special.polygon_pieces._POLYGON_BLOCK", 500)
-    monkeypatch.setattr("widthwise.special.segment_pieces._INTERVAL_BLOCK", 50)
+    monkeypatch.setattr("widthwise.special.linear_pieces._INTERVAL_BLOCK", 50)
     blocks = (
         ww.special.linear_pieces_in_polygon(layers, 3 * SQUARE),
         ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),

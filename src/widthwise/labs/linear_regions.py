@@ -19,9 +19,14 @@ from widthwise.experiments.sampler import forward
 from widthwise.labs.base import Claim, Lab, Outcome, mean_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, MARKERS
+from widthwise.special.linear_pieces import (
+    expected_kinks,
+    hyperplane_regions,
+    linear_pieces_on_segment,
+    region_bound,
+    sawtooth_network,
+)
 from widthwise.special.polygon_pieces import PolygonPieces, linear_pieces_in_polygon
-from widthwise.special.region_counts import expected_kinks, hyperplane_regions, region_bound, sawtooth_network
-from widthwise.special.segment_pieces import linear_pieces_on_segment
 
 DEPTHS, NETWORKS = (2, 4), 600
 A, B = np.array([-1.5, -0.5]), np.array([1.5, 1.0])

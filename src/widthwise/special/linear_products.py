@@ -87,9 +87,7 @@ class ProductLaw:
 def product_law(widths: Sequence[int]) -> ProductLaw:
     """The law of ρ, ρ² = Π_l χ²_{n_l}/n_l: how a product of Gaussian matrices stretches a vector (theory §10).
 
-    Parameters
-    ----------
-    widths : the width of each layer, in any order; of one output of a linear network its hidden widths.
+    The widths of the layers come in any order; for one output of a linear network they are its hidden widths.
 
     >>> law = product_law([8, 8, 8, 8])
     >>> round(math.exp(law.log_moment(1)), 12), round(law.log_mean, 4), round(law.log_variance, 4)
@@ -174,10 +172,10 @@ def _by_contour(log_z: float, shapes: np.ndarray, tail: bool) -> float:
         total = _trapezoid(integrand, step)
         change = abs(total - before)
         if change <= tolerance * abs(total):
-            return top + math.log(total / math.pi)
-    warnings.warn(
-        f"log_meijer: the integral still changed by {change / abs(total):.1e} of itself", AccuracyWarning, stacklevel=3
-    )
+            break
+    else:
+        left = f"log_meijer: the integral still changed by {change / abs(total):.1e} of itself"
+        warnings.warn(left, AccuracyWarning, stacklevel=3)
     return top + math.log(total / math.pi)
 
 

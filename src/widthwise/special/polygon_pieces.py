@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
 from widthwise.network.inputs import check_inputs
-from widthwise.special.segment_pieces import LayerWeights, affine_step, check_layers
+from widthwise.special.linear_pieces import LayerWeights, affine_step, check_layers
 
 #: Lines closer to a corner than this, in units of the polygon's extent, pass through it.
 CLOSEST_CORNERS = 1e-12

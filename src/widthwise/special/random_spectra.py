@@ -101,23 +101,19 @@ class ProductSpectrum:
         base = self._numerator()
         slope = polynomial.polyder(base)
         heights = np.geomspace(1e3, 1e-14, _STEPS) * self.upper_edge
-        psi = None
+        psi = base[0] * (1.0 / (points + 1j * heights[0]))
         for height in [*heights, 0.0]:
             z = points + 1j * height
-            psi = polynomial.polyval(1.0 / z, [0.0, base[0]]) if psi is None else psi
             for _ in range(_NEWTON):
                 value = z * psi - polynomial.polyval(psi, base)
                 psi = psi - value / (z - polynomial.polyval(psi, slope))
-        assert psi is not None
         return np.maximum(-np.imag(psi), 0.0) / (math.pi * points)
 
 
 def product_spectrum(widths: Sequence[int]) -> ProductSpectrum:
     """Limiting spectrum of AᵀA for A = W^L ⋯ W¹, W^l of n_l × n_{l−1} independent entries of variance 1/n_{l−1}.
 
-    Parameters
-    ----------
-    widths : n_0, n_1 … n_L; only their ratios matter. One layer is the law of Marchenko and Pastur.
+    Of the widths n_0, n_1 … n_L only the ratios matter. One layer is the law of Marchenko and Pastur.
 
     >>> round(product_spectrum([1, 1, 1]).upper_edge, 6)  # 27/4
     6.75
