@@ -10,7 +10,7 @@ from scipy.special import loggamma
 import widthwise as ww
 from widthwise.errors import InvalidInput, SingularKernel
 from widthwise.flow.exact import exact_law
-from widthwise.special.mellin import log_meijer
+from widthwise.special.linear_products import log_meijer
 
 X = np.array([[1.0, 0.4, -0.8, 0.2], [-0.3, 1.2, 0.5, 0.0]])
 Y = np.array([1.5, -0.9])

@@ -9,8 +9,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 import widthwise as ww
 from widthwise.errors import SingularKernel
-from widthwise.flow.action.couplings import Couplings, couplings
-from widthwise.flow.action.quartic_action import action_from_correlators, correlators_from_action, integrate_out, loops
+from widthwise.flow.action.couplings import Couplings, action_from_correlators, couplings, loops, symmetric, transform
 from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
@@ -33,6 +32,29 @@ LEGENDRE = np.polynomial.legendre.leggauss(200)
 
 def slope_of(x, y):
     return np.polyfit(np.log(x), np.log(np.abs(y)), 1)[0]
+
+
+def correlators_from_action(g, v, m):
+    """G and V/n of m neurons whose action has couplings g and v, to first order in v: the way back (theory §6).
+
+    >>> g, v = np.array([[0.53]]), np.full((1, 1, 1, 1), 0.01)
+    >>> G, four = correlators_from_action(g, v, m=1)
+    >>> G.round(2).tolist()
+    [[1.99]]
+    """
+    bare = symmetric(np.linalg.inv(g))
+    return bare + bare @ loops(v, bare, m) @ bare, transform(v, bare)
+
+
+def integrate_out(g, v, count):
+    """Quadratic coupling after integrating out `count` neurons: g − (count/2) v^{(ab)(cd)} (g⁻¹)_cd (theory §6).
+
+    To this order v stays as it is. One input: g_m = g_n − (n−m)/2 · v/g_n.
+
+    >>> integrate_out(np.array([[0.5]]), np.full((1, 1, 1, 1), 0.01), 3).round(12).tolist()
+    [[0.47]]
+    """
+    return g - 0.5 * count * np.einsum("abcd,cd->ab", v, np.linalg.inv(g))
 
 
 def one_input_moment(g, v, m):

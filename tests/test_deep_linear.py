@@ -11,7 +11,7 @@ import pytest
 import widthwise as ww
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact import exact_law, scale_free_moments
-from widthwise.flow.exact.deep_linear import NAMES, deep_linear
+from widthwise.flow.exact.deep_linear import LINEAR_TENSORS, deep_linear
 from widthwise.flow.tensors.tensor_flow import finite_flow
 
 HYPER = {"C_W": [1.1, 0.9, 1.2], "lambda_b": [0.3, 0.1, 0.2], "lambda_W": [0.7, 0.8, 1.1]}
@@ -86,7 +86,7 @@ def exact_averages(net, X):
 def predicted(flow, n):
     """The averages of theory §3 for two outputs, from the tensors of the output layer."""
     K, Theta = flow.K[-1], flow.Theta[-1]
-    t = {name: flow.tensors[name][-1] / n for name in NAMES}
+    t = {name: flow.tensors[name][-1] / n for name in LINEAR_TENSORS}
     same = np.eye(2)
 
     def pairings(first, second, third):
@@ -145,17 +145,17 @@ def wide(n):
 def remainders():
     """Largest difference from the leading order, tensor by tensor, at doubling widths."""
     X = np.random.default_rng(3).normal(size=(2, 3))
-    sizes, kept = (64, 128, 256, 512), {name: [] for name in NAMES}
+    sizes, kept = (64, 128, 256, 512), {name: [] for name in LINEAR_TENSORS}
     for n in sizes:
         exact, leading = deep_linear(wide(n), X), finite_flow(wide(n), X)
         assert np.allclose(exact.K, leading.K, rtol=1e-13)
         assert np.allclose(exact.Theta, leading.Theta, rtol=1e-13)
-        for name in NAMES:
+        for name in LINEAR_TENSORS:
             kept[name].append(np.abs(exact.tensors[name] - leading.tensors[name]).max())
     return sizes, kept, finite_flow(wide(64), X)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LINEAR_TENSORS)
 def test_expanding_in_one_over_n_gives_the_recursions_of_order_one(remainders, name):
     sizes, kept, _ = remainders
     slope = np.polyfit(np.log(sizes), np.log(kept[name]), 1)[0]

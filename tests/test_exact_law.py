@@ -12,7 +12,7 @@ from scipy import integrate, special, stats
 import widthwise as ww
 from widthwise.errors import DivergentMoment, InvalidInput
 from widthwise.flow.exact import exact_law, kurtosis_by_depth, scale_free_moments
-from widthwise.flow.exact.lattice import MARGIN, add, prefilter, refine, spread
+from widthwise.flow.exact.lattice import LATTICE_MARGIN, add, prefilter, refine, spread_masses
 from widthwise.flow.tensors.tensor_flow import finite_flow
 
 X = np.array([1.0, 0.3, -0.5])
@@ -363,8 +363,8 @@ def test_certain_kernels():
 def test_spreading_preserves_the_averages_of_smooth_functions():
     h, rng = 1 / 32, np.random.default_rng(0)
     x, weights = rng.uniform(-2, 1, (3, 50)), rng.dirichlet(np.ones(50), 3)
-    first = math.floor(-2 / h) - MARGIN
-    on = spread(x, weights, h, first, 3 * 32 + 2 * MARGIN + 2)
+    first = math.floor(-2 / h) - LATTICE_MARGIN
+    on = spread_masses(x, weights, h, first, 3 * 32 + 2 * LATTICE_MARGIN + 2)
     y = h * (first + np.arange(on.shape[1]))
     for f in (np.cos, np.exp, lambda t: np.exp(-3 * np.exp(-t))):
         assert np.allclose(on @ f(y), (weights * f(x)).sum(axis=1), rtol=0, atol=1e-14)
@@ -378,8 +378,8 @@ def test_spreading_preserves_the_averages_of_smooth_functions():
 def test_adding_two_laws_adds_the_variables():
     h, rng = 1 / 32, np.random.default_rng(1)
     a, b = rng.uniform(-3, 1, (1, 20)), rng.uniform(-1, 1, (1, 20))
-    first = math.floor(-3 / h) - MARGIN
-    u, v = (spread(x, np.full((1, 20), 0.05), h, first, 5 * 32 + 2 * MARGIN) for x in (a, b))
+    first = math.floor(-3 / h) - LATTICE_MARGIN
+    u, v = (spread_masses(x, np.full((1, 20), 0.05), h, first, 5 * 32 + 2 * LATTICE_MARGIN) for x in (a, b))
     total = add(u, v, h)
     s = np.exp(h * (first + np.arange(total.shape[1])))
     sums = np.exp(a[0])[:, None] + np.exp(b[0])

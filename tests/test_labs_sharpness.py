@@ -12,8 +12,8 @@ from widthwise.labs.neural_collapse import predicted_duality
 from widthwise.labs.tools.classifier import class_parts, collapse, cross_entropy
 from widthwise.labs.tools.units import in_units, outputs_in_units
 from widthwise.network import MLP
-from widthwise.special.catapult import catapult_map, catapult_orbit
 from widthwise.special.lanczos import gauss_newton_product, hessian_product, lanczos_density, top_eigenpairs
+from widthwise.special.learning_rate_limits import catapult_map, catapult_orbit
 
 X = np.array([[1.0, -0.5, 0.8]])
 TARGET = 0.4

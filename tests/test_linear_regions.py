@@ -10,7 +10,6 @@ from scipy.optimize import linprog
 
 import widthwise as ww
 from widthwise.errors import InvalidInput
-from widthwise.special.relu_layers import relu_output
 
 SQUARE = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
 
@@ -20,6 +19,14 @@ def draw(widths, seed, bias=0.3):
     return [
         (rng.normal(size=(m, n)) * math.sqrt(2.0 / n), bias * rng.normal(size=m)) for n, m in itertools.pairwise(widths)
     ]
+
+
+def relu_output(layers, X):
+    """Outputs (inputs, outputs) of the network, ReLU between its layers."""
+    values = X
+    for number, (W, b) in enumerate(layers):
+        values = (np.maximum(values, 0.0) if number else values) @ W.T + b
+    return values
 
 
 def feasible_patterns(layers, bounds, origin, directions):
@@ -233,8 +240,8 @@ def test_the_blocks_make_no_difference(monkeypatch):
         ww.special.linear_pieces_in_polygon(layers, 3 * SQUARE),
         ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),
     )
-    monkeypatch.setattr("widthwise.special.polygon_pieces._BLOCK", 500)
-    monkeypatch.setattr("widthwise.special.segment_pieces._BLOCK", 50)
+    monkeypatch.setattr("widthwise.special.polygon_pieces._POLYGON_BLOCK", 500)
+    monkeypatch.setattr("widthwise.special.linear_pieces._INTERVAL_BLOCK", 50)
     blocks = (
         ww.special.linear_pieces_in_polygon(layers, 3 * SQUARE),
         ww.special.linear_pieces_on_segment(layers, *3 * SQUARE[:2]),

@@ -12,7 +12,7 @@ import pytest
 import widthwise as ww
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.one_input.deep_flow import existing
-from widthwise.flow.one_input.single_expectations import ladder, moments, pair
+from widthwise.flow.one_input.single_expectations import ladder, pair, single_moments
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.results.single_input import single_input
 from widthwise.tensors import CORRECTIONS, TENSORS
@@ -233,7 +233,7 @@ def test_a_grid_serves_every_kernel_of_its_band():
     exact = -0.5 * np.expm1(-2.0 * K)
     share = np.asarray(jax.jit(jax.vmap(rungs.square))(K))
     assert share * K == pytest.approx(exact, rel=1e-11)
-    slopes, error = moments(rungs, (pair(1, 1),), K, share)
+    slopes, error = single_moments(rungs, (pair(1, 1),), K, share)
     assert slopes[:, 0] * exact / K == pytest.approx(1.0 - exact, rel=1e-11)
     assert error < 1e-11
 

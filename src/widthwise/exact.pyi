@@ -11,7 +11,7 @@ from widthwise.special.bayesian_interpolation import bayesian_interpolation as b
 from widthwise.special.bayesian_interpolation import interpolation_scale_limit as interpolation_scale_limit
 from widthwise.special.linear_products import ProductLaw as ProductLaw
 from widthwise.special.linear_products import product_law as product_law
-from widthwise.special.marchenko_pastur import MarchenkoPastur as MarchenkoPastur
-from widthwise.special.marchenko_pastur import marchenko_pastur as marchenko_pastur
-from widthwise.special.product_spectrum import ProductSpectrum as ProductSpectrum
-from widthwise.special.product_spectrum import product_spectrum as product_spectrum
+from widthwise.special.random_spectra import MarchenkoPastur as MarchenkoPastur
+from widthwise.special.random_spectra import ProductSpectrum as ProductSpectrum
+from widthwise.special.random_spectra import marchenko_pastur as marchenko_pastur
+from widthwise.special.random_spectra import product_spectrum as product_spectrum

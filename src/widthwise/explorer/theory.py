@@ -23,8 +23,8 @@ from widthwise.explorer.settings import CONTROLS, Number, Settings
 from widthwise.flow.action.couplings import Couplings
 from widthwise.flow.action.output_density import OutputDensity
 from widthwise.flow.exact.chain import kernel_laws
+from widthwise.flow.exact.lattice import COARSE
 from widthwise.flow.exact.law import ExactLaw
-from widthwise.flow.exact.resolution import COARSE
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of

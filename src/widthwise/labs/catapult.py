@@ -25,7 +25,7 @@ from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import ensemble
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
-from widthwise.special.catapult import catapult_orbit
+from widthwise.special.learning_rate_limits import catapult_orbit
 
 X = np.array([[1.0, -0.5, 0.8]])
 TARGET = 0.7

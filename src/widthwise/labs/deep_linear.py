@@ -22,7 +22,7 @@ from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.estimates import block_variance
 from widthwise.plots.style import COLOURS, style
 from widthwise.special.linear_products import product_law
-from widthwise.special.product_spectrum import product_spectrum
+from widthwise.special.random_spectra import product_spectrum
 
 NETWORKS, BLOCKS, MATRICES = 3_000, 20, 60
 #: Below this length a network counts as collapsed.

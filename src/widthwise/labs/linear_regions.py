@@ -24,10 +24,14 @@ from widthwise.labs.tools.classifier import train_network
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks
+from widthwise.special.linear_pieces import (
+    expected_kinks,
+    hyperplane_regions,
+    linear_pieces_on_segment,
+    region_bound,
+    sawtooth_network,
+)
 from widthwise.special.polygon_pieces import PolygonPieces, linear_pieces_in_polygon
-from widthwise.special.region_counts import expected_kinks, hyperplane_regions, region_bound
-from widthwise.special.relu_layers import sawtooth_network
-from widthwise.special.segment_pieces import linear_pieces_on_segment
 
 DEPTHS, NETWORKS = (2, 4), 600
 A, B = np.array([-1.5, -0.5]), np.array([1.5, 1.0])

@@ -15,7 +15,7 @@ import numpy as np
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.estimates import block_variance
 from widthwise.plots.style import COLOURS
-from widthwise.special.marchenko_pastur import marchenko_pastur
+from widthwise.special.random_spectra import marchenko_pastur
 
 MATRICES, BLOCKS = 600, 20
 RATIOS = (0.25, 0.5, 2.0)

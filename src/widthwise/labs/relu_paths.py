@@ -25,9 +25,14 @@ from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.results.theory import theory
-from widthwise.special.eigenvalue_bounds import chernoff_bound, largest_eigenvalue_bounds
-from widthwise.special.relu_ntk import expected_relu_ntk, relu_ntk_moments
-from widthwise.special.relu_paths import log_normal_exponent, relu_derivative_law, relu_path_moments
+from widthwise.special.learning_rate_limits import chernoff_bound, largest_eigenvalue_bounds
+from widthwise.special.relu_paths import (
+    expected_relu_ntk,
+    log_normal_exponent,
+    relu_derivative_law,
+    relu_ntk_moments,
+    relu_path_moments,
+)
 
 HIDDEN, FEATURES = 3, 3
 NETWORKS, BLOCKS, KERNELS = 16_000, 20, 1_000

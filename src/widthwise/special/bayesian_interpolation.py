@@ -24,8 +24,7 @@ from widthwise.errors import InvalidInput, SingularKernel
 from widthwise.flow.exact.deep_linear import check_linear
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_targets, real_array
-from widthwise.special.linear_products import ProductLaw, product_law
-from widthwise.special.mellin import log_meijer
+from widthwise.special.linear_products import ProductLaw, log_meijer, product_law
 
 #: Inputs count as linearly dependent when one is that close to the span of the others.
 _DEPENDENT = 1e-10
@@ -122,10 +121,8 @@ class Interpolation:
             raise InvalidInput("y", "zeros", "targets that are not all zero", "Any smaller scale fits them better.")
         guess = math.log(self.radius_squared / self.points)
         reach = 2.0 + 20.0 * math.sqrt(self.law.log_variance) + 4.0 * abs(self.law.log_mean)
-        found: Any = minimize_scalar(
-            lambda t: -self._log_evidence(t), bounds=(guess - reach, guess + reach), method="bounded",
-            options={"xatol": 1e-9},
-        )  # fmt: skip
+        bounds, accuracy = (guess - reach, guess + reach), {"xatol": 1e-9}
+        found: Any = minimize_scalar(lambda t: -self._log_evidence(t), bounds=bounds, options=accuracy)
         return math.exp(float(found.x))
 
 
@@ -137,10 +134,6 @@ def bayesian_interpolation(net: MLP, X: ArrayLike, y: ArrayLike) -> Interpolatio
     net : linear, without biases, one output.
     X : inputs (P, features), linearly independent.
     y : targets (P,).
-
-    Returns
-    -------
-    An Interpolation: `log_evidence`, `predict`, `scale_moment`, `norm_density`, `effective_depth`, `best_prior_scale`.
 
     >>> net = MLP([3, 4, 4, 1], "linear")
     >>> fit = bayesian_interpolation(net, [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [1.0, -1.0])

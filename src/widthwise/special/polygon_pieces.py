@@ -3,6 +3,9 @@
 Inside a piece of the layers below, every neuron is an affine function of the plane's coordinates, and the pieces that a
 layer adds are those of an arrangement of lines in a convex polygon. Polygons are cut many at a time: each takes one of
 the lines that cross it, and its halves inherit those of the others that cross them.
+
+Many convex polygons are an array (polygons, most, 2) of corners in order, shorter ones filled up by repeating the last
+corner. A line is (c, g_1, g_2) with |g| = 1: signed distance c + g·u.
 """
 
 from __future__ import annotations
@@ -16,13 +19,12 @@ from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
 from widthwise.network.inputs import check_inputs
-from widthwise.special.polygons import areas, centres, cuts, padded, split
-from widthwise.special.relu_layers import Layers, affine_step, check_layers
+from widthwise.special.linear_pieces import LayerWeights, affine_step, check_layers
 
 #: Lines closer to a corner than this, in units of the polygon's extent, pass through it.
-CLOSEST = 1e-12
+CLOSEST_CORNERS = 1e-12
 #: Numbers in the largest array of one block.
-_BLOCK = 1 << 22
+_POLYGON_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class PolygonPieces:
     @property
     def areas(self) -> np.ndarray:
         """Area of each piece (pieces,)."""
-        return areas(self.corners)
+        local = self.corners - self.corners[:, :1]
+        after = np.roll(local, -1, axis=1)
+        return 0.5 * np.sum(local[..., 0] * after[..., 1] - local[..., 1] * after[..., 0], axis=1)
 
     @property
     def centres(self) -> np.ndarray:
@@ -71,10 +75,6 @@ def linear_pieces_in_polygon(layers: Sequence[Any], corners: ArrayLike) -> Polyg
     layers : pairs (W, b), W of shape (neurons, inputs); ReLU between the layers, none after the last.
     corners : the polygon's corners in order (at least 3, features); three inputs make a triangle.
 
-    Returns
-    -------
-    A PolygonPieces: `count`, `areas`, `polygons()` to draw, `maps` with the affine function of each piece.
-
     >>> layers = [([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.0, 0.0, -0.5]), ([[1.0, 1.0, 1.0]], [0.0])]
     >>> pieces = linear_pieces_in_polygon(layers, [[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     >>> pieces.count, round(float(pieces.areas.sum()), 12)  # three lines, not through one point: 1 + 3 + 3
@@ -82,22 +82,23 @@ def linear_pieces_in_polygon(layers: Sequence[Any], corners: ArrayLike) -> Polyg
     """
     checked = check_layers(layers)
     points = check_inputs(corners, checked[0][0].shape[1], "corners")
-    origin, basis, outline = _plane(points)
+    origin, basis, outline = _plane_of(points)
     extent = float(np.linalg.norm(np.ptp(outline, axis=0)))
     W, b = checked[0]
     first = np.concatenate([(W @ origin + b)[:, None], W @ basis.T], axis=1)
-    pieces = _pieces(checked, 1, outline[None], np.array([len(outline)]), first[None], CLOSEST * extent)
+    pieces = _polygon_pieces(checked, 1, outline[None], np.array([len(outline)]), first[None], CLOSEST_CORNERS * extent)
     return PolygonPieces(origin, basis, *_joined(list(pieces)))
 
 
 def _joined(blocks: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Blocks of (corners, sizes, …) as one."""
-    most = max(block[0].shape[1] for block in blocks)
-    corners = np.concatenate([padded(block[0], most) for block in blocks])
-    return [corners, *(np.concatenate(column) for column in list(zip(*blocks, strict=True))[1:])]
+    corners, *others = zip(*blocks, strict=True)
+    most = max(batch.shape[1] for batch in corners)
+    padded = [np.pad(batch, ((0, 0), (0, most - batch.shape[1]), (0, 0)), mode="edge") for batch in corners]
+    return [np.concatenate(column) for column in (padded, *others)]
 
 
-def _plane(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _plane_of(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Origin, orthonormal basis (2, features) and the corners in it, counter-clockwise; refuses what is no polygon."""
     expected = "at least three corners of a convex polygon in one plane, in order"
     if len(points) < 3:
@@ -127,13 +128,15 @@ def _winding(sides: np.ndarray) -> int:
     return round(float(np.sum((turns + np.pi) % (2 * np.pi) - np.pi)) / (2 * np.pi))
 
 
-def _pieces(layers: Layers, depth: int, corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float):
+def _polygon_pieces(
+    layers: LayerWeights, depth: int, corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float
+):
     """Corners, sizes and output maps block by block; `maps` (polygons, neurons, 3) belong to layer `depth`."""
     if depth == len(layers):
         yield corners, sizes, maps
         return
     W, b = layers[depth]
-    most = max(1, _BLOCK // (3 * max(W.shape)))
+    most = max(1, _POLYGON_BLOCK // (3 * max(W.shape)))
     corners, sizes, owner = _joined(list(_subdivided(corners, sizes, maps, closest)))
     for start in range(0, len(sizes), most):
         part = slice(start, start + most)
@@ -141,11 +144,11 @@ def _pieces(layers: Layers, depth: int, corners: np.ndarray, sizes: np.ndarray, 
         if len(maps) == 1 and depth + 1 == len(layers):
             following = _gated_outputs(W, b, maps[0], middle)
         else:
-            following = _gated(W, b, maps[owner[part]], middle)
-        yield from _pieces(layers, depth + 1, corners[part], sizes[part], following, closest)
+            following = _gated_maps(W, b, maps[owner[part]], middle)
+        yield from _polygon_pieces(layers, depth + 1, corners[part], sizes[part], following, closest)
 
 
-def _gated(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
+def _gated_maps(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
     """The next layer's maps (polygons, neurons, 3): W relu of this layer's, each neuron open or shut at `middle`."""
     gates = maps[..., 0] + np.einsum("pnk,pk->pn", maps[..., 1:], middle) > 0.0
     return affine_step(W, b, np.where(gates[..., None], maps, 0.0))
@@ -162,7 +165,7 @@ def _gated_outputs(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.nd
 
 def _subdivided(corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float):
     """Corners, sizes and owners of the polygons that the zero lines of the maps make, block by block."""
-    most = max(1, _BLOCK // (corners.shape[1] * maps.shape[1]))
+    most = max(1, _POLYGON_BLOCK // (corners.shape[1] * maps.shape[1]))
     for start in range(0, len(sizes), most):
         part = slice(start, start + most)
         polygon, lines = _crossing(corners[part], maps[part], closest)
@@ -189,7 +192,7 @@ def _arranged(corners, sizes, owner, polygon, lines, closest: float):
     waiting = [(corners, sizes, owner, polygon, lines)]
     while waiting:
         corners, sizes, owner, polygon, lines = waiting.pop()
-        if len(sizes) > 1 and len(lines) * corners.shape[1] > _BLOCK:
+        if len(sizes) > 1 and len(lines) * corners.shape[1] > _POLYGON_BLOCK:
             half = len(sizes) // 2
             at = int(np.searchsorted(polygon, half))
             waiting.append((corners[half:], sizes[half:], owner[half:], polygon[at:] - half, lines[at:]))
@@ -213,15 +216,62 @@ def _cut_once(corners, sizes, owner, polygon, lines, number, closest: float):
     halves, corners_of = split(lines[chosen], corners[active], closest)
     rank = np.cumsum(number > 0) - 1
     parent, others = rank[polygon[rest]], lines[rest]
-    kept_polygon, kept_lines = [], []
-    for side in (0, len(active)):
-        crossing = cuts(others, halves[parent + side], closest)
-        kept_polygon.append(parent[crossing] + side)
-        kept_lines.append(others[crossing])
-    return (
-        halves,
-        corners_of,
-        np.concatenate([owner[active], owner[active]]),
-        np.concatenate(kept_polygon),
-        np.concatenate(kept_lines),
+    polygon, lines = np.concatenate([parent, parent + len(active)]), np.concatenate([others, others])
+    crossing = cuts(lines, halves[polygon], closest)
+    return halves, corners_of, np.tile(owner[active], 2), polygon[crossing], lines[crossing]
+
+
+def centres(corners: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mean of the corners (polygons, 2), a point inside."""
+    real = np.arange(corners.shape[1])[None, :, None] < sizes[:, None, None]
+    return np.where(real, corners, 0.0).sum(axis=1) / sizes[:, None]
+
+
+def distances(lines: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Signed distances (lines, most) of the corners of one polygon per line."""
+    return lines[:, :1] + lines[:, 1:2] * corners[..., 0] + lines[:, 2:] * corners[..., 1]
+
+
+def cuts(lines: np.ndarray, corners: np.ndarray, closest: float) -> np.ndarray:
+    """Whether each line has corners of its polygon on both sides, further away than `closest`."""
+    d = distances(lines, corners)
+    return (d.max(axis=1) > closest) & (d.min(axis=1) < -closest)
+
+
+def split(lines: np.ndarray, corners: np.ndarray, closest: float) -> tuple[np.ndarray, np.ndarray]:
+    """Both halves of each polygon, first all positive then all negative ones: corners and numbers of corners.
+
+    Corners nearer to the line than `closest` belong to both halves.
+
+    >>> square = np.array([[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]])
+    >>> halves, sizes = split(np.array([[-0.25, 1.0, 0.0]]), square, 1e-12)
+    >>> halves[..., 0].min(axis=1), halves[..., 0].max(axis=1), sizes
+    (array([0.25, 0.  ]), array([1.  , 0.25]), array([4, 4]))
+    """
+    d = distances(lines, corners)
+    d[np.abs(d) <= closest] = 0.0
+    after, d_after = np.roll(corners, -1, axis=1), np.roll(d, -1, axis=1)
+    crosses = d * d_after < 0.0
+    share = np.divide(d, d - d_after, out=np.zeros_like(d), where=crosses)
+    between = corners + share[..., None] * (after - corners)
+    count, most = d.shape
+    slots = np.stack([corners, between], axis=2).reshape(count, 2 * most, 2)
+    kept = np.concatenate(
+        [np.stack([side * d >= 0.0, crosses], axis=2).reshape(count, 2 * most) for side in (1.0, -1.0)]
     )
+    return _compact(np.concatenate([slots, slots]), kept)
+
+
+def _compact(slots: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Kept corners to the left without repetitions, filled up with the last one."""
+    count = len(slots)
+    # a corner that repeats the last kept one (padding) is dropped
+    place = np.where(kept, np.arange(slots.shape[1]), -1)
+    before = np.maximum.accumulate(np.concatenate([np.full((count, 1), -1), place[:, :-1]], axis=1), axis=1)
+    same = np.all(np.take_along_axis(slots, np.maximum(before, 0)[..., None], axis=1) == slots, axis=2)
+    kept = kept & ~(same & (before >= 0))
+    sizes = kept.sum(axis=1)
+    order = np.argsort(~kept, axis=1, kind="stable")[:, : max(3, int(sizes.max()))]
+    last = np.take_along_axis(order, (sizes - 1)[:, None], axis=1)
+    order = np.where(np.arange(order.shape[1]) < sizes[:, None], order, last)
+    return np.take_along_axis(slots, order[..., None], axis=1), sizes

@@ -5,6 +5,9 @@ independent, the gate of a neuron is a fair coin, independent of the neuron's we
 squares a_i² of the derivatives in a layer follow a Markov chain whose moments close: with s_2 = Σ a_i², s_4 = Σ a_i⁴,
     E s_2' = n A_2 σ² s_2      E s_4' = n A_4 m_4      E s_2'² = E s_4' + n(n − 1) A_2² σ⁴ s_2²
     m_4 = σ⁴ (3 s_2² + (κ − 3) s_4),       σ² = C_W/n_in,  A_k = (a₊^k + a₋^k)/2,  κ = E w⁴/(E w²)².
+
+With one input the second moments of Ĝ and Ĥ close among themselves in the same way: they are those of a deep linear
+network whose neurons have fair gates (`deep_linear`), and so the mean and the variance of the tangent kernel are exact.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ from numpy.typing import ArrayLike
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact import ExactLaw, exact_law
-from widthwise.network import MLP
+from widthwise.flow.exact.deep_linear import MomentStep, first_moments
+from widthwise.gaussian.kernel_rules import dense_step
+from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_one_input
 from widthwise.network.validation import check_integer, check_per_layer
+from widthwise.results.theory import theory
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,6 @@ def relu_path_moments(net: MLP, direction: ArrayLike | int = 0, kurtosis: ArrayL
     direction : u as a vector (features,), or the number p of an input for ∂z_q/∂x_p.
     kurtosis : E w⁴/(E w²)² of the weights, a number or one per weight layer: 3 for Gaussian, 9/5 for uniform ones. The
         weights have to be symmetric and continuous, the entries independent.
-
-    Returns
-    -------
-    A PathMoments with `second`, `fourth` and `kurtosis` by layer.
 
     >>> moments = relu_path_moments(MLP([4, 10, 10, 1], "relu", C_W=2.0))
     >>> moments.second, moments.kurtosis  # 2/n_0, and 3 Π (1 + 5/n_l) for Gaussian weights
@@ -110,3 +112,57 @@ def log_normal_exponent(net: MLP) -> float:
     """
     A_2, A_4 = slopes_at_zero(net)
     return (3.0 * A_4 / A_2**2 - 1.0) * float(np.sum(1.0 / np.asarray(net.widths[1:-1], float)))
+
+
+@dataclass(frozen=True)
+class NTKMoments:
+    """E Ĥ and E Ĥ² of one neuron at layers 1 … L."""
+
+    mean: np.ndarray
+    second: np.ndarray
+
+    @property
+    def relative_variance(self) -> np.ndarray:
+        """Var Ĥ/(E Ĥ)² by layer."""
+        return self.second / self.mean**2 - 1.0
+
+
+def relu_ntk_moments(net: MLP, x: ArrayLike) -> NTKMoments:
+    """Exact mean and second moment of the tangent kernel Ĥ(x, x) of a Gaussian ReLU network, layer by layer.
+
+    The mean is that of the infinitely wide network; for one output, C_W = λ_W = 2 and no biases it is 2 L |x|²/n_0 with
+    L weight matrices.
+
+    Parameters
+    ----------
+    net : relu, leaky_relu or linear, any widths, biases and learning rates.
+    x : one input (features,).
+
+    >>> moments = relu_ntk_moments(MLP([1, 8, 8, 1], "relu", C_W=2.0, lambda_b=0.0, lambda_W=2.0), [1.0])
+    >>> moments.mean, moments.relative_variance.round(4)
+    (array([2., 4., 6.]), array([0.    , 0.375 , 1.0017]))
+    """
+    gates = slopes_at_zero(net)
+    point = check_one_input(x, net.widths[0])
+    K, Theta = dense_step(net.dense[0], np.full((1, 1), point @ point / net.widths[0]), 0.0)
+    moments = first_moments(K, Theta) | {"F": np.zeros((1, 1, 1, 1)), "B": np.zeros((1, 1, 1, 1))}
+    means, seconds = [Theta.item()], [moments["A"].item()]
+    for layer in range(1, net.depth):
+        step = MomentStep(net, layer, K, Theta, gates)
+        moments, (K, Theta) = step.kernel_moments(moments), step.kernels()
+        means.append(Theta.item())
+        seconds.append((moments["A"] + 2 * moments["B"]).item())
+    return NTKMoments(np.array(means), np.array(seconds))
+
+
+def expected_relu_ntk(net: MLP, X: ArrayLike) -> np.ndarray:
+    """E Ĥ_ab of a Gaussian ReLU network (inputs, inputs): exact on the diagonal, to order 1/n off it (theory §5).
+
+    >>> net = MLP([2, 8, 8, 1], "relu", C_W=2.0, lambda_b=0.0, lambda_W=2.0)
+    >>> expected_relu_ntk(net, [[1.0, 1.0], [1.0, -1.0]]).round(4)
+    array([[6.    , 1.3588],
+           [1.3588, 6.    ]])
+    """
+    slopes_at_zero(net)
+    ds = theory(net, check_inputs(X, net.widths[0]), order=1, tensors=["Theta", "H1"], layers="last")
+    return ds["Theta"].values[-1] + ds["H1"].values[-1] / net.n

@@ -1,4 +1,11 @@
-"""Couplings of a layer of a network, and how they change when neurons or inputs are dropped (theory §6).
+"""Couplings of the nearly-Gaussian action of a layer, and how they change when neurons or inputs are dropped.
+
+To order 1/n, m neurons at some inputs have the density e^{−S} (theory §6) with
+    S(z) = ½ Σ_i g^{ab} z_ia z_ib − ⅛ Σ_ij v^{(ab)(cd)} z_ia z_ib z_jc z_jd,
+    v^{(ab)(cd)} = V^{(ab)(cd)}/n      with all four indices raised by G⁻¹,  G = K + G1/n,
+    g_m^{ab} = (G⁻¹)^{ab} + (m/2) v^{(ab)(cd)} G_cd + v^{(ac)(bd)} G_cd.
+The term with m is the loop of all neurons, the crossed one joins the two pairs of a single neuron. For one input this
+is 1/g_m = G − (m+2)/2 · V/(nG). Every formula here holds to first order in v.
 
 V is a covariance, so the quartic term of the action S is never negative: e^{−S} grows without bound far out and is
 meant as its expansion, which `OutputDensity` gives. What must be small is (m+2)/2 · V/(nG²), `Couplings.strength`: few
@@ -18,7 +25,6 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.errors import AccuracyWarning, InvalidInput, SingularKernel
-from widthwise.flow.action.quartic_action import Action, action_from_correlators, loops, transform
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.memory import require_memory
@@ -29,7 +35,48 @@ from widthwise.network.validation import check_integer
 #: Least eigenvalue of the correlations of K below which the inputs count as dependent.
 DEPENDENT = 1e-12
 #: Estimated relative errors of the quartic coupling above this are worth a warning.
-WORTH_A_WARNING = 1e-3
+QUARTIC_WARNING = 1e-3
+
+
+class Action(NamedTuple):
+    """Quadratic coupling g (inputs, inputs) and quartic coupling v (inputs, inputs, inputs, inputs)."""
+
+    quadratic: np.ndarray
+    quartic: np.ndarray
+
+
+def action_from_correlators(G: np.ndarray, four: np.ndarray, m: int) -> Action:
+    """Couplings of m neurons with E[zz] = G and connected four-point function `four` = V/n (theory §6).
+
+    >>> G, four = np.array([[2.0]]), np.full((1, 1, 1, 1), 0.16)
+    >>> g, v = action_from_correlators(G, four, m=1)
+    >>> float(v[0, 0, 0, 0]), float(g[0, 0])                # V/(nG⁴) and 1/G + 3/2 · V/(nG³)
+    (0.01, 0.53)
+    """
+    precision = np.linalg.inv(G)
+    v = transform(four, precision)
+    return Action(symmetric(precision) + loops(v, G, m), v)
+
+
+def crossed(four: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """T_(ab)(cd) contracted with kernel_ac: the legs of one neuron joined across the two pairs, (b, d)."""
+    return np.einsum("abcd,ac->bd", four, kernel)
+
+
+def loops(v: np.ndarray, G: np.ndarray, m: int) -> np.ndarray:
+    """(m/2) v^{(ab)(cd)} G_cd + v^{(ac)(bd)} G_cd."""
+    return symmetric(0.5 * m * np.einsum("abcd,cd->ab", v, G) + crossed(v, G))
+
+
+def transform(four: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """T_efgh M_ea M_fb M_gc M_hd: a change of basis on each of the four indices."""
+    for _ in range(4):
+        four = np.tensordot(four, matrix, (0, 0))  # the first axis comes back as the last
+    return four
+
+
+def symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)
 
 
 class Running(NamedTuple):
@@ -167,10 +214,6 @@ def couplings(
     neurons : how many neurons of the layer are kept, the others integrated out; all of them by default.
     tolerance : relative accuracy of the four-point expectations.
 
-    Returns
-    -------
-    Couplings, with `quadratic` (inputs, inputs), `quartic` (inputs, inputs, inputs, inputs) and their marginals.
-
     >>> import widthwise as ww
     >>> net = ww.MLP([2, 100, 100, 3], "relu", C_W=2.0)
     >>> c = couplings(net, [[1.0, 1.0]], neurons=1)
@@ -220,11 +263,9 @@ def check_values(z: Any, neurons: int, inputs: int) -> np.ndarray:
     if neurons == inputs == 1:
         return z[..., None, None]
     if z.shape[-2:] != (neurons, inputs):
-        hints = (
-            {1: "Write z[..., None] for one input."} if inputs == 1 else {1: "Write z[..., None, :] for one neuron."}
-        )
-        expected = f"shape (…, {neurons}, {inputs}): neurons, inputs"
-        raise InvalidInput("z", f"shape {z.shape}", expected, hints.get(min(neurons, inputs), ""))
+        hint = "Write z[..., None, :] for one neuron." if neurons == 1 else ""
+        hint = "Write z[..., None] for one input." if inputs == 1 else hint
+        raise InvalidInput("z", f"shape {z.shape}", f"shape (…, {neurons}, {inputs}): neurons, inputs", hint)
     return z
 
 
@@ -266,9 +307,9 @@ def _amplified(error: float, K: np.ndarray, V: np.ndarray) -> float:
     white = transform(V, vectors / np.sqrt(values))
     absolute = error * (np.abs(V).max() + K.max() ** 2) / values[0] ** 2
     relative = float(absolute / np.abs(white).max())
-    if relative > WORTH_A_WARNING:
+    if relative > QUARTIC_WARNING:
         warnings.warn(
-            f"couplings: estimated relative error {relative:.1e} of the quartic coupling, above {WORTH_A_WARNING:.0e}: "
+            f"couplings: estimated relative error {relative:.1e} of the quartic coupling, above {QUARTIC_WARNING:.0e}: "
             f"nearly dependent inputs (least eigenvalue of K {values[0]:.1e}, largest {values[-1]:.1e})",
             AccuracyWarning,
             stacklevel=3,

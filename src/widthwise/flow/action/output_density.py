@@ -22,12 +22,11 @@ from scipy import linalg
 from scipy.special import ndtr
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.action.couplings import Couplings, check_values, couplings
-from widthwise.flow.action.quartic_action import crossed, transform
+from widthwise.flow.action.couplings import Couplings, check_values, couplings, crossed, transform
 from widthwise.network import MLP
 
 #: Eigenvalues of V below this fraction of the largest are rounding.
-FLAT = 1e-9
+FLAT_EIGENVALUES = 1e-9
 
 
 class White(NamedTuple):
@@ -111,11 +110,10 @@ class OutputDensity:
         slope = 0.5 * weight * (white.shift - white.C)[a, b]
         curvature = weight[:, None] * white.V[a[:, None], b[:, None], a, b] * weight
         values, vectors = linalg.eigh(0.5 * (curvature + curvature.T))
-        along, flat = vectors.T @ slope, values <= max(FLAT, self.couplings.error) * values[-1]
-        if np.any(np.abs(along[flat]) > FLAT**0.5 * np.abs(slope).max()):
+        along, flat = vectors.T @ slope, values <= max(FLAT_EIGENVALUES, self.couplings.error) * values[-1]
+        if np.any(np.abs(along[flat]) > FLAT_EIGENVALUES**0.5 * np.abs(slope).max()):
             return -np.inf
-        lowest = 1.0 - 0.25 * m * np.trace(white.C) - 2.0 * np.sum(along[~flat] ** 2 / values[~flat])
-        return float(lowest)
+        return float(1.0 - 0.25 * m * np.trace(white.C) - 2.0 * np.sum(along[~flat] ** 2 / values[~flat]))
 
     def negative_band(self, direction: Any = None) -> tuple[float, float] | None:
         """Where p(t·direction) < 0 along a ray: the interval of t ≥ 0, or None if it is nowhere negative.
@@ -166,13 +164,7 @@ class OutputDensity:
 
 
 def output_density(
-    net: MLP,
-    X: Any,
-    layer: int | None = None,
-    neurons: int | None = None,
-    *,
-    about: str = "K",
-    tolerance: float = 1e-9,
+    net: MLP, X: Any, layer: int | None = None, neurons: int | None = None, *, about: str = "K", tolerance: float = 1e-9
 ) -> OutputDensity:
     """The density of the network's outputs, or of any layer's neurons, at the inputs X to order 1/n.
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import gammaln, xlog1py, xlogy
 
-from widthwise.activations import Activation, evaluate
-from widthwise.flow.exact.kernel_law import KernelLaw
-from widthwise.flow.exact.neurons import Neuron
-from widthwise.flow.exact.operator import Operator, Piece, from_points, place, slide
-from widthwise.flow.exact.resolution import FINE, Resolution
-from widthwise.flow.exact.sums import spacing
+from widthwise.activations import Activation, evaluate, intervals
+from widthwise.flow.exact.kernel_law import KernelLaw, log_kernel
+from widthwise.flow.exact.lattice import FINE, Resolution
+from widthwise.flow.exact.neurons import Neuron, spacing
 from widthwise.flow.exact.table import SumTable
-from widthwise.flow.exact.two_values import TwoValues
 from widthwise.flow.kernels.diagonal_flow import diagonal_flow
 from widthwise.network import MLP
 
@@ -47,7 +47,7 @@ def kernel_laws(
     error = 0.0
     if K is None:
         K = diagonal_flow(net, x[None, :], with_theta=False).K[:, 0]
-    deviations = _deviations(net, K[:-1], resolution)
+    deviations = _log_deviations(net, K[:-1], resolution)
     for layer in range(1, net.depth):
         to_output = layer + 1 == net.depth
         law, defect = steps[net.activations[layer - 1]].advance(
@@ -62,7 +62,7 @@ def kernel_laws(
     return tuple(laws), error + abs(laws[-1].mass - 1.0)
 
 
-def _deviations(net: MLP, K: np.ndarray, resolution: Resolution) -> np.ndarray:
+def _log_deviations(net: MLP, K: np.ndarray, resolution: Resolution) -> np.ndarray:
     """Standard deviation of log m over the neurons of layers 1 … L−1, at the kernels of infinite width; 0 if none."""
     result = np.zeros(len(K))
     for sigma in dict.fromkeys(net.activations):
@@ -102,9 +102,9 @@ class _Steps:
         if len(log_atoms) == 1 and not pieces and table.scale_free and C_b == 0.0 and h >= table.rows.h:
             pieces = [place(table, float(log_atoms[0]), masses, h)]
         elif len(log_atoms):
-            pieces += from_points(table, log_atoms, masses, h)
+            pieces.append(Operator.of(table, log_atoms, h).apply(masses))
         floor = math.log(C_b / C_W) + FAINT if C_b else -math.inf if table.scale_free else TINY - math.log(C_W)
-        origin, weights, faint = _trimmed(*_combined(pieces, h), h, floor, self.resolution)
+        origin, weights, faint = _trimmed(*_added(pieces, h), h, floor, self.resolution)
         atoms = {0.0: sum(piece.silent for piece in pieces) + faint}
         atoms[self._at_zero] = atoms.get(self._at_zero, 0.0) + float(law.masses[~alive].sum())
         kept = {m: mass for m, mass in atoms.items() if mass > LEAST_MASS}
@@ -130,13 +130,20 @@ class _Steps:
         return table
 
     def _continuous(self, table: SumTable, law: KernelLaw, h: float, to_output: bool) -> Piece:
+        """The next layer, from the lattice part of a law."""
         if table.scale_free and law.C_b == 0.0 and h == law.h >= table.rows.h:
-            return slide(table, law)
+            # without bias its points are evenly spaced in log g = log C_W + log m
+            return place(table, law.origin + math.log(law.C_W), law.weights, law.h)
         key = (table.n, law.C_b, law.C_W, law.h, h)
         operator = self.operators.get(key)
         if operator is None or not operator.reads(law):
-            operator = self.operators[key] = Operator.of(table, law, h, 0.0 if to_output else HEADROOM)
-        return operator.apply(law)
+            more = 0 if to_output else math.ceil(HEADROOM * len(law.weights))
+            log_m = law.origin + law.h * np.arange(-more, len(law.weights) + more)
+            log_g = log_kernel(law.C_b, law.C_W, log_m)
+            inside = table.reaches(log_g)
+            operator = self.operators[key] = Operator.of(table, log_g[inside], h, float(log_m[inside][0]))
+        before = round((law.origin - operator.origin) / law.h)
+        return operator.apply(np.pad(law.weights, (before, len(operator.silent) - before - len(law.weights))))
 
 
 def _own_spacing(table: SumTable, to_output: bool) -> float:
@@ -147,7 +154,7 @@ def _own_spacing(table: SumTable, to_output: bool) -> float:
     return spacing(table.deviation, 16 * table.rows.h, points)
 
 
-def _combined(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
+def _added(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
     """Sum of pieces whose origins differ by whole spacings."""
     origin = min(piece.origin for piece in pieces)
     starts = [round((piece.origin - origin) / h) for piece in pieces]
@@ -167,3 +174,101 @@ def _trimmed(
     low, high = int(np.searchsorted(below, resolution.lower * below[-1])), int(seen[-1]) + 1
     faint = int(np.clip(np.ceil((floor - origin) / h), low, high))
     return origin + faint * h, weights[faint:high], float(weights[low:faint].sum())
+
+
+class Piece(NamedTuple):
+    """Weights of log m at origin + k h, and the mass of m = 0."""
+
+    origin: float
+    weights: np.ndarray
+    silent: float
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Rows of a table for some kernels, so that one layer is one sparse product.
+
+    The matrix leads to the points (first + k) h of the next layer's lattice. Where the kernels are those of a law's
+    lattice, `origin` is log m at the first of them.
+    """
+
+    first: int
+    h: float
+    matrix: csr_array
+    silent: np.ndarray
+    origin: float = math.nan
+
+    @classmethod
+    def of(cls, table: SumTable, log_g: np.ndarray, h: float, origin: float = math.nan) -> Operator:
+        values, starts, silent = table.band(log_g, h)
+        rows, width = values.shape
+        first = int(starts.min())
+        columns = (starts - first)[:, None] + np.arange(width)
+        entries = values.ravel(), columns.ravel(), np.arange(0, rows * width + 1, width)
+        return cls(first, h, csr_array(entries, shape=(rows, int(columns.max()) + 1)), silent, origin)
+
+    def reads(self, law: KernelLaw) -> bool:
+        """Whether the law's lattice points are among those that the rows belong to."""
+        offset = (law.origin - self.origin) / law.h
+        return offset == round(offset) and 0 <= offset <= len(self.silent) - len(law.weights)
+
+    def apply(self, weights: np.ndarray) -> Piece:
+        """The next layer, from weights of the kernels."""
+        return Piece(self.first * self.h, weights @ self.matrix, float(weights @ self.silent))
+
+
+def place(table: SumTable, log_g: float, weights: np.ndarray, h: float) -> Piece:
+    """One layer of a scale-free activation from weights at e^(log_g + k h): log m = log g + log(m/g), a convolution.
+
+    h is the spacing of the table or, where it has points to spare, a multiple.
+    """
+    rows, every = table.rows, round(h / table.rows.h)
+    origin = log_g + rows.first * rows.h + float(table.log_mean[0]) - math.log(table.n)
+    return Piece(origin, np.convolve(weights, every * rows.weights[0, ::every]), float(weights.sum() * rows.silent[0]))
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """σ² is `low` or `high` (a step, a sign): sums over neurons are binomial, Ĝ has point masses."""
+
+    activation: Activation
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, activation: Activation) -> TwoValues | None:
+        """The two values (equal for a sign), or None if σ² takes more of them.
+
+        >>> from widthwise.activations import resolve
+        >>> TwoValues.of(resolve("step")).high
+        1.0
+        >>> TwoValues.of(resolve("tanh")) is None
+        True
+        """
+        edges = intervals(activation, (0,), 64.0)
+        values = np.unique(evaluate(activation, 0, 0.5 * (edges[1:] + edges[:-1])) ** 2)
+        if len(values) > 2:
+            return None
+        return cls(activation, float(values[0]), float(values[-1]))
+
+    def advance(self, law: KernelLaw, n: int, C_b: float, C_W: float) -> KernelLaw:
+        """m = low + (high − low) k/n, k binomial with the probability of `high` at each kernel."""
+        if self.low == self.high:
+            return KernelLaw.certain(C_b, C_W, self.low)
+        share, index = np.unique(self._share(law.atom_kernels), return_inverse=True)
+        weights = np.bincount(index, law.masses)
+        k = np.arange(n + 1.0)
+        ways = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
+        masses = weights @ np.exp(ways + xlogy(k, share[:, None]) + xlog1py(n - k, -share[:, None]))
+        atoms, seen = self.low + (self.high - self.low) * k / n, masses > 1e-300
+        return KernelLaw(C_b, C_W, 0.0, 1.0, np.zeros(0), atoms[seen], masses[seen])
+
+    def _share(self, kernels: np.ndarray) -> np.ndarray:
+        """P(σ² = high) at each kernel."""
+        middle = 0.5 * (self.low + self.high)
+        result = np.full(len(kernels), float(evaluate(self.activation, 0, np.zeros(1))[0] ** 2 > middle))
+        alive = kernels > 0.0
+        if alive.any():
+            neuron = Neuron.at(self.activation, kernels[alive])
+            result[alive] = np.minimum(np.where(neuron.y > middle, neuron.weights, 0.0).sum(axis=1), 1.0)
+        return result

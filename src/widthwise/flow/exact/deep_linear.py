@@ -19,10 +19,11 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP, check_inputs
+from widthwise.network.mlp import PER_LAYER
 
-NAMES = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
+LINEAR_TENSORS = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
 
-Moments = dict[str, np.ndarray]
+PairMoments = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,16 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     inputs = check_inputs(X, net.widths[0])
     gram = inputs @ inputs.T / net.widths[0]
     K, Theta = dense_step(net.dense[0], gram, 0.0)
-    moments: Moments = {name: np.zeros((len(gram),) * 4) for name in NAMES}
-    moments |= {"V": _product(K, K), "D": _product(K, Theta), "A": _product(Theta, Theta)}
-    kernels, tensors = [(K, Theta)], [_tabulated(moments, K, Theta, net.widths[0])]
+    moments: PairMoments = {name: np.zeros((len(gram),) * 4) for name in LINEAR_TENSORS} | first_moments(K, Theta)
+    kernels, tensors = [(K, Theta)], [_connected(moments, K, Theta, net.widths[0])]
     for layer in range(1, net.depth):
-        step = _Step(net, layer, K, Theta)
-        moments, (K, Theta) = step.apply(moments), step.kernels()
+        step = MomentStep(net, layer, K, Theta)
+        moments, (K, Theta) = step.kernel_moments(moments) | step.differentials(moments), step.kernels()
         kernels.append((K, Theta))
-        tensors.append(_tabulated(moments, K, Theta, net.widths[layer]))
+        tensors.append(_connected(moments, K, Theta, net.widths[layer]))
     Ks, Thetas = (np.stack(column) for column in zip(*kernels, strict=True))
-    return DeepLinear(
-        tuple(range(1, net.depth + 1)), Ks, Thetas, {name: np.stack([t[name] for t in tensors]) for name in NAMES}
-    )
+    stacked = {name: np.stack([layer[name] for layer in tensors]) for name in LINEAR_TENSORS}
+    return DeepLinear(tuple(range(1, net.depth + 1)), Ks, Thetas, stacked)
 
 
 def check_linear(net: MLP) -> None:
@@ -74,46 +73,44 @@ def check_linear(net: MLP) -> None:
         )  # fmt: skip
 
 
-def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return on(first, "ab") * on(second, "cd")
+def first_moments(K: np.ndarray, Theta: np.ndarray) -> PairMoments:
+    """E[ĜĜ], E[ĜĤ], E[ĤĤ] without fluctuation: those of the first layer, and what is not connected in any other."""
+    return {"V": on(K, "ab") * on(K, "cd"), "D": on(K, "ab") * on(Theta, "cd"), "A": on(Theta, "ab") * on(Theta, "cd")}
 
 
-def _tabulated(moments: Moments, K: np.ndarray, Theta: np.ndarray, n: int) -> Moments:
+def _connected(moments: PairMoments, K: np.ndarray, Theta: np.ndarray, n: int) -> PairMoments:
     """n times the connected part."""
-    means = {"V": _product(K, K), "D": _product(K, Theta), "A": _product(Theta, Theta)}
+    means = first_moments(K, Theta)
     return {name: n * (moment - means.get(name, 0.0)) for name, moment in moments.items()}
 
 
-class _Step:
+class MomentStep:
     """From layer l to l+1: averages over the n = n_l neurons, and over the weights and biases of layer l+1.
 
-    A sum over neurons of a moment M with pairings M_1 (the one that is summed), M_2, M_3 gives M_1 + (M_2 + M_3)/n.
+    A sum over neurons of a moment M with pairings M_1 (the one that is summed), M_2, M_3 gives M_1 + (M_2 + M_3)/n. A
+    gate of mean square A_2 and mean fourth power A_4 in every neuron weighs different neurons by A_2² and equal ones by
+    A_4; at one input, fair gates of a ReLU layer do (theory §10).
     """
 
-    def __init__(self, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray):
-        self.n = net.widths[layer]
-        self.C_b, self.C, self.lam_b, self.lam = (
-            values[layer] for values in (net.C_b, net.C_W, net.lambda_b, net.lambda_W)
-        )
-        self.dense, self.K, self.Theta = net.dense[layer], K, Theta
+    def __init__(self, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, gates: tuple[float, float] = (1.0, 1.0)):
+        A_2, A_4 = gates
+        self.same, self.first = A_4 / net.widths[layer], A_2**2 + (A_4 - A_2**2) / net.widths[layer]
+        self.dense, self.K, self.Theta = net.dense[layer], A_2 * K, A_2 * Theta
 
     def kernels(self) -> tuple[np.ndarray, np.ndarray]:
         """K' = C_b + C_W K, Θ' = λ_b + λ_W K + C_W Θ (theory §2, exact here)."""
         return dense_step(self.dense, self.K, self.Theta)
 
-    def apply(self, t: Moments) -> Moments:
-        return self._kernel_moments(t) | self._differentials(t)
-
     def _summed(self, first, *others):
-        return first + sum(others) / self.n
+        return self.first * first + self.same * sum(others)
 
-    def _kernel_moments(self, t: Moments) -> Moments:
+    def kernel_moments(self, t: PairMoments) -> PairMoments:
         """V, D, A, F, B as full moments: E[ĜĜ], E[ĜĤ], E[ĤĤ] and the crossed pairings of the last two."""
-        C_b, C, lam_b, lam, K, Theta = self.C_b, self.C, self.lam_b, self.lam, self.K, self.Theta
+        C_b, C, lam_b, lam = (getattr(self.dense, name) for name in PER_LAYER)
         zz = self._summed(t["V"], entries(t["V"], "acbd"), entries(t["V"], "adbc"))
         zh = self._summed(t["D"], entries(t["F"], "acbd"), entries(t["F"], "adbc"))
         hh = self._summed(t["A"], entries(t["B"], "acbd"), entries(t["B"], "adbc"))
-        K_ab, K_cd, Theta_ab, Theta_cd = on(K, "ab"), on(K, "cd"), on(Theta, "ab"), on(Theta, "cd")
+        (K_ab, K_cd), (Theta_ab, Theta_cd) = ((on(T, "ab"), on(T, "cd")) for T in (self.K, self.Theta))
         through = lam_b * (Theta_ab + Theta_cd) + lam * (zh + entries(zh, "cdab"))
         return {
             "V": C_b**2 + C_b * C * (K_ab + K_cd) + C**2 * zz,
@@ -123,17 +120,18 @@ class _Step:
             "B": C**2 * self._crossed_B(t),
         }
 
-    def _crossed_F(self, t: Moments):
+    def _crossed_F(self, t: PairMoments):
         """(1/n²) Σ_pq E[z_pa z_qc Ĥ_pq;bd], in the slots of F."""
         return self._summed(t["F"], entries(t["D"], "acbd"), entries(t["F"], "adcb"))
 
-    def _crossed_B(self, t: Moments):
+    def _crossed_B(self, t: PairMoments):
         """(1/n²) Σ_pq E[Ĥ_pq;ac Ĥ_pq;bd], in the slots of B."""
         return self._summed(t["B"], entries(t["A"], "acbd"), entries(t["B"], "adcb"))
 
-    def _differentials(self, t: Moments) -> Moments:
+    def differentials(self, t: PairMoments) -> PairMoments:
         """P … U: the differentials of Ĥ, through the layer below and through one or two weights of this layer."""
-        C, mixed, P, Q, S, T, U = self.C, self.lam * self.C, t["P"], t["Q"], t["S"], t["T"], t["U"]
+        C, lam = self.dense.C_W, self.dense.lambda_W
+        mixed, P, Q, S, T, U = lam * C, t["P"], t["Q"], t["S"], t["T"], t["U"]
         crossed_F, crossed_B = self._crossed_F(t), self._crossed_B(t)
         paired_Q = self._summed(Q, P, entries(Q, "acbd"))
         paired_P = self._summed(P, Q, entries(Q, "acbd"))
@@ -146,6 +144,6 @@ class _Step:
             "S": C**2 * self._summed(S, entries(T, "acdb"), entries(U, "adbc")) + mixed * crossed_B,
             "T": C**2 * self._summed(T, entries(S, "adbc"), entries(U, "acdb"))
             + mixed * through_T
-            + self.lam**2 * entries(crossed_F, "bacd"),
+            + lam**2 * entries(crossed_F, "bacd"),
             "U": C**2 * self._summed(U, entries(S, "acdb"), entries(T, "adbc")),
         }

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import BSpline
 
 from widthwise.errors import DivergentMoment
-from widthwise.flow.exact.lattice import HALF, MARGIN, ORDER, prefilter
+from widthwise.flow.exact.lattice import HALF, LATTICE_MARGIN, ORDER, prefilter
 from widthwise.gaussian.kernel_rules import dense_kernel
 
 #: A moment is out of reach when its integrand has not fallen to this share of its largest value where the upper tail
@@ -66,11 +66,17 @@ class KernelLaw:
         """Total probability; one up to the numerical error."""
         return float(self.weights.sum() + self.masses.sum())
 
+    @cached_property
+    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """log Ĝ and weights of everything with Ĝ > 0."""
+        alive = self.atom_kernels > 0.0
+        log_g = np.concatenate([self.log_g, np.log(self.atom_kernels[alive])])
+        return log_g, np.concatenate([self.weights, self.masses[alive]])
+
     def expectation(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """E f(log Ĝ) over Ĝ > 0, for f that maps log-kernels (points,) to (…, points)."""
-        alive = self.atom_kernels > 0.0
-        atoms = np.log(self.atom_kernels[alive])
-        return function(self.log_g) @ self.weights + function(atoms) @ self.masses[alive]
+        log_g, weights = self.nodes
+        return function(log_g) @ weights
 
     def moment(self, k: float) -> float:
         """E Ĝ^k, k > 0."""
@@ -136,13 +142,13 @@ class KernelLaw:
         g = np.asarray(g, dtype=float)
         m = np.maximum((g - self.C_b) / self.C_W, 0.0) if self.C_W else np.where(g >= self.C_b, np.inf, 0.0)
         chosen = self.atom_kernels > g[..., None] if upper else self.atom_kernels <= g[..., None]
-        return np.clip(self._integrals[int(upper)](_log(m)) + chosen @ self.masses, 0.0, 1.0)
+        return np.clip(self._integrals[int(upper)](_safe_log(m)) + chosen @ self.masses, 0.0, 1.0)
 
     @cached_property
     def _padded(self) -> tuple[np.ndarray, np.ndarray]:
         """Knots and coefficients of the density of log m as a spline."""
-        coefficients = prefilter(np.pad(self.weights, MARGIN)) / self.h
-        knots = self.origin + self.h * (np.arange(len(coefficients) + ORDER) - HALF - MARGIN)
+        coefficients = prefilter(np.pad(self.weights, LATTICE_MARGIN)) / self.h
+        knots = self.origin + self.h * (np.arange(len(coefficients) + ORDER) - HALF - LATTICE_MARGIN)
         return knots, coefficients
 
     def _spline(self, log_m: np.ndarray) -> np.ndarray:
@@ -164,9 +170,9 @@ class KernelLaw:
 
 def log_kernel(C_b: float, C_W: float, log_m: np.ndarray) -> np.ndarray:
     """log(C_b + C_W m)."""
-    return np.logaddexp(_log(C_b), _log(C_W) + log_m)
+    return np.logaddexp(_safe_log(C_b), _safe_log(C_W) + log_m)
 
 
-def _log(x):
+def _safe_log(x):
     with np.errstate(divide="ignore"):
         return np.log(x)

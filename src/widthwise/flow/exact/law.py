@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +13,14 @@ from scipy.special import erfc
 from widthwise.errors import InvalidInput
 from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.kernel_law import KernelLaw
+from widthwise.flow.exact.neurons import slopes_of
+from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
-_BLOCK = 1 << 22
+_NODE_BLOCK = 1 << 22
 _BISECTIONS = 80
 #: E Ĝ^(−m/2) counts as infinite when its integrand at the lower end has not fallen to this share of its largest value.
 _DIVERGES = math.log(1e-9)
@@ -140,23 +142,15 @@ class ExactLaw:
         p = _probability(p, "p")
         return np.where(p < 0.5, -1.0, 1.0) * self._inverse(np.minimum(p, 1.0 - p)) + 0.0
 
-    @cached_property
-    def _nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """log Ĝ and weights of everything with Ĝ > 0."""
-        kernels = self.kernel.atom_kernels
-        alive = kernels > 0.0
-        log_g = np.concatenate([self.kernel.log_g, np.log(kernels[alive])])
-        return log_g, np.concatenate([self.kernel.weights, self.kernel.masses[alive]])
-
     def _over(self, function: Callable[[np.ndarray], np.ndarray], z: np.ndarray) -> np.ndarray:
         """function of z[:, None] summed over the nodes, a block of z at a time, in the shape of z."""
-        flat, step = z.ravel(), max(1, _BLOCK // max(1, len(self._nodes[0])))
+        flat, step = z.ravel(), max(1, _NODE_BLOCK // max(1, len(self.kernel.nodes[0])))
         pieces = [function(flat[start : start + step, None]) for start in range(0, flat.size, step)]
         return np.concatenate([np.zeros(0), *pieces]).reshape(z.shape)
 
     def _log_joint(self, radius: np.ndarray, m: int) -> np.ndarray:
         """log E (2πĜ)^(−m/2) e^(−radius²/2Ĝ)."""
-        log_g, weights = self._nodes
+        log_g, weights = self.kernel.nodes
         with np.errstate(divide="ignore"):
             base = np.log(np.abs(weights)) - 0.5 * m * (log_g + math.log(2.0 * math.pi))
 
@@ -178,7 +172,7 @@ class ExactLaw:
 
     def _above(self, z: np.ndarray) -> np.ndarray:
         """P(output > z) for z ≥ 0."""
-        log_g, weights = self._nodes
+        log_g, weights = self.kernel.nodes
 
         def summed(r):
             with np.errstate(over="ignore"):
@@ -188,7 +182,7 @@ class ExactLaw:
 
     def _inverse(self, q: np.ndarray) -> np.ndarray:
         """z ≥ 0 with P(output > z) = q ≤ ½, by bisection in log z; 0 where the point mass at zero reaches q."""
-        log_g, _ = self._nodes
+        log_g, _ = self.kernel.nodes
         if not len(log_g):
             return np.zeros(q.shape)
         low = np.full(q.shape, 0.5 * log_g.min() - 45.0)
@@ -206,3 +200,70 @@ def _probability(p: ArrayLike, name: str) -> np.ndarray:
         bad = array[(array <= 0.0) | (array >= 1.0)].flat[0]
         raise InvalidInput(name, f"{bad:g}", "probabilities between 0 and 1, ends excluded")
     return array
+
+
+def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
+    """Excess kurtosis of a preactivation at layers 2 … L: exact 3 Var Ĝ/(E Ĝ)², and 3V/(nK²) at order 1/n (theory §3).
+
+    `depth_over_width` is Σ 1/n_l over the hidden layers below, the expansion parameter; `gap` is order1/exact − 1.
+
+    >>> table = kurtosis_by_depth(MLP([2, *[16] * 8, 1], "relu", C_W=2.0), [1.0, 1.0])
+    >>> print(table["exact"].max().round(2), table["order1"].max().round(2))
+    23.42 7.5
+    """
+    law = exact_law(net, x)
+    flow = finite_flow(net, check_one_input(x, net.widths[0])[None, :], ("V",))
+    widths = np.asarray(net.widths[1:-1], dtype=float)
+    exact = np.array([3.0 * kernel.relative_variance for kernel in law.kernels[1:]])
+    order1 = 3.0 * flow.tensors["V"][1:, 0, 0, 0, 0] / (widths * flow.K[1:, 0, 0] ** 2)
+    return {
+        "layer": np.arange(2, net.depth + 1),
+        "depth_over_width": np.cumsum(1.0 / widths),
+        "exact": exact,
+        "order1": order1,
+        "gap": order1 / exact - 1.0,
+    }
+
+
+def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
+    """E (Ĝˡ)^k of one input for k = 0 … order at layers 1 … L: shape (L, order + 1).
+
+    E Ĝ'^k = Σ_j (k choose j) C_b^(k−j) C_W^j r_j E Ĝ^j, with r_j = E (m/g)^j the moments of a mean of n neurons; for
+    linear ones r_j is the product of 1 + 2i/n over i < j. The moments of an output are E z^(2k) = (2k−1)!! E Ĝ^k.
+    A moment beyond the range of numbers is infinity. For linear, relu and leaky_relu, independently of `exact_law`.
+
+    >>> scale_free_moments(MLP([1, 4, 4, 1], "relu", C_W=2.0), [1.0], 2)[:, 2]  # 4 (1 + 5/4)^(l−1)
+    array([ 4.  ,  9.  , 20.25])
+    """
+    slopes = slopes_of(net.activation)
+    if slopes is None:
+        raise InvalidInput("net", f"activation {net.activation.name}", "linear, relu or leaky_relu", "Use exact_law.")
+    if order != int(order) or order < 0:
+        raise InvalidInput("order", repr(order), "a non-negative whole number")
+    point = check_one_input(x, net.widths[0])
+    now = dense_kernel(net.C_b[0], net.C_W[0], float(point @ point) / net.widths[0]) ** np.arange(order + 1.0)
+    kept = [now]
+    for layer in range(1, net.depth):
+        with np.errstate(over="ignore"):
+            scaled = now * net.C_W[layer] ** np.arange(order + 1.0) * _mean_of_neurons(slopes, net.widths[layer], order)
+            powers = net.C_b[layer] ** np.arange(order + 1.0)
+            now = np.array([_binomial(k, powers, scaled) for k in range(order + 1)])
+        kept.append(now)
+    return np.stack(kept)
+
+
+def _binomial(k: int, powers: np.ndarray, moments: np.ndarray) -> float:
+    """E (C_b + y)^k from the powers of C_b and the moments of y."""
+    return sum(math.comb(k, j) * powers[k - j] * moments[j] for j in range(k + 1) if powers[k - j])
+
+
+def _mean_of_neurons(slopes: tuple[float, float], n: int, order: int) -> np.ndarray:
+    """E (m/g)^j: j! times the coefficient of t^j in (Σ_i E[Y^i] t^i/i!)^n, over n^j (Miller's recursion)."""
+    one = [
+        0.5 * (slopes[0] ** (2 * i) + slopes[1] ** (2 * i)) * math.prod(range(1, 2 * i, 2)) for i in range(order + 1)
+    ]
+    series = [moment / math.factorial(i) for i, moment in enumerate(one)]
+    power = [1.0]
+    for k in range(1, order + 1):
+        power.append(sum((n * i - (k - i)) * series[i] * power[k - i] for i in range(1, k + 1)) / k)
+    return np.array([math.factorial(j) * coefficient / float(n) ** j for j, coefficient in enumerate(power)])

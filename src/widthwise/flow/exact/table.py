@@ -1,6 +1,6 @@
 """One layer: the law of m = (1/n) Σ_j σ(z_j)², z_j ~ N(0, g), as rows of lattice weights for any kernels g.
 
-Rows are made at kernels spaced evenly in log g (`sums`) and interpolated between them in the frame log(m/⟨σ²⟩_g),
+Rows are made at kernels spaced evenly in log g (`neurons`) and interpolated between them in the frame log(m/⟨σ²⟩_g),
 where they change slowly. A scale-free activation needs one row. The Laplace transform ⟨e^(−rY)⟩^n, which needs no
 lattice, measures the error of the rows at the kernels and halfway between them.
 """
@@ -14,25 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.flow.exact.gamma import known_sum, slopes_of
-from widthwise.flow.exact.lattice import HALF, ORDER, prefilter, taps
-from widthwise.flow.exact.neurons import Neuron
-from widthwise.flow.exact.resolution import FINE, Resolution
-from widthwise.flow.exact.sums import Rows, sum_of_neurons, sum_spacing
+from widthwise.flow.exact.lattice import FINE, HALF, ORDER, Resolution, prefilter, taps
+from widthwise.flow.exact.neurons import LatticeRows, Neuron, known_sum, slopes_of, sum_of_neurons, sum_spacing
 
 #: Kernels whose normalised laws differ less than this share one row.
 SAME_LAW = 1e-13
-RATES = np.array([0.3, 1.0, 3.0, 10.0, 30.0])
-
-
-@dataclass(frozen=True)
-class Band:
-    """Weights of log m for some kernels: entry k of row j is at (first_j + k) h; and the mass at m = 0 of each row."""
-
-    values: np.ndarray
-    first: np.ndarray
-    h: float
-    silent: np.ndarray
+LAPLACE_RATES = np.array([0.3, 1.0, 3.0, 10.0, 30.0])
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,7 @@ class SumTable:
     n: int
     log_g: np.ndarray
     log_mean: np.ndarray
-    rows: Rows
+    rows: LatticeRows
     shared: int
     scale_free: bool
     deviation: float
@@ -77,7 +64,7 @@ class SumTable:
         silent = min(int(np.count_nonzero(every.mean == 0.0)), len(log_g) - 1)
         shared = silent or _shared(every)
         deviation = float(Neuron.at(activation, np.exp([typical]), resolution=resolution).deviation[0])
-        rows, error = _rows(activation, n, log_g[shared:], deviation, before, resolution)
+        rows, error = _rows_at(activation, n, log_g[shared:], deviation, before, resolution)
         if silent:
             rows, shared = rows.after_silence(), silent - 1
         log_mean = np.log(np.where(every.mean > 0.0, every.mean, every.scale[silent]))
@@ -100,7 +87,7 @@ class SumTable:
     def _checked_between(self, activation: Activation) -> SumTable:
         middle = 0.5 * (self.log_g[HALF : -HALF - 1] + self.log_g[HALF + 1 : -HALF])
         across = self._collapsed(_interpolation(self.log_g, middle))
-        rows = Rows(across @ self.rows.weights, self.rows.first, self.rows.h, across @ self.rows.silent)
+        rows = LatticeRows(across @ self.rows.weights, self.rows.first, self.rows.h, across @ self.rows.silent)
         defect = _defect(rows, Neuron.at(activation, np.exp(middle), resolution=self.resolution), self.n)
         return replace(self, error=max(self.error, defect))
 
@@ -122,8 +109,11 @@ class SumTable:
         rest[:, 0] += across[:, : self.shared].sum(axis=1)
         return rest
 
-    def band(self, log_g: np.ndarray, h: float) -> Band:
-        """Rows for kernels e^log_g at the common points k h; h is that of the table times a power of two."""
+    def band(self, log_g: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows for kernels e^log_g at the common points k h; h is that of the table times a power of two.
+
+        Weights of log m, entry k of row j at (first_j + k) h; `first`; and the mass at m = 0 of each row.
+        """
         if len(self.log_g) == 1:
             across = np.ones((len(log_g), 1))
             log_mean = self.log_mean[0] + log_g - self.log_g[0]
@@ -134,11 +124,11 @@ class SumTable:
         origin = (self.rows.first + HALF) * self.rows.h + log_mean - math.log(self.n)
         first = np.ceil(origin / h)
         start = (first * h - origin) / self.rows.h
-        values = _read(across @ self._filtered, start, h / self.rows.h) * (h / self.rows.h)
-        return Band(values, first.astype(np.int64), h, across @ self.rows.silent)
+        values = _spline_values(across @ self._filtered, start, h / self.rows.h) * (h / self.rows.h)
+        return values, first.astype(np.int64), across @ self.rows.silent
 
 
-def _read(filtered: np.ndarray, start: np.ndarray, step: float) -> np.ndarray:
+def _spline_values(filtered: np.ndarray, start: np.ndarray, step: float) -> np.ndarray:
     """Spline values of every row at HALF + start + k step, 0 ≤ start ≤ step, step a power of two."""
     rows, size = filtered.shape
     stride, phases = max(1, round(step)), max(1, round(1.0 / step))
@@ -157,14 +147,14 @@ def _read(filtered: np.ndarray, start: np.ndarray, step: float) -> np.ndarray:
     return result.reshape(rows, -1)
 
 
-def _rows(
+def _rows_at(
     activation: Activation,
     n: int,
     log_g: np.ndarray,
     deviation: float,
     before: SumTable | None,
     resolution: Resolution,
-) -> tuple[Rows, float]:
+) -> tuple[LatticeRows, float]:
     """Rows at the kernels, made only where an earlier table does not have them, and their error."""
     index, error, old = {}, 0.0, None
     spacing = resolution.kernel_step
@@ -203,8 +193,8 @@ def _shared(neuron: Neuron) -> int:
     return int(differing[0]) if len(differing) else len(scaled) - 1
 
 
-def _defect(rows: Rows, neuron: Neuron, n: int) -> float:
+def _defect(rows: LatticeRows, neuron: Neuron, n: int) -> float:
     """Largest difference between E e^(−rate m/⟨m⟩) from the rows and ⟨e^(−rate Y/(n⟨Y⟩))⟩^n."""
     s = np.exp(rows.h * (rows.first + np.arange(rows.weights.shape[1]))) / n
-    read = np.stack([rows.weights @ np.exp(-rate * s) for rate in RATES], axis=1) + rows.silent[:, None]
-    return float(np.abs(read - neuron.laplace(RATES / n) ** n).max())
+    read = np.stack([rows.weights @ np.exp(-rate * s) for rate in LAPLACE_RATES], axis=1) + rows.silent[:, None]
+    return float(np.abs(read - neuron.laplace(LAPLACE_RATES / n) ** n).max())

@@ -1,9 +1,10 @@
 """One input through very deep networks: every tensor over its natural scale, layer by layer (theory §2, §4, §5).
 
-For one input each recursion is a scalar one. K and Θ are carried as numbers of any size, and every tensor X of order
-1/n as its ratio X / (K^i Θ^j) to its natural scale, which neither overflows nor underflows with them. A step measures
-the lower layer in units of its K and Θ and the activation in units of √⟨σ²⟩, hands those pure numbers to the rules of
-all inputs (`flow.tensors`) and reads the ratios of the next layer off.
+For one input each recursion is a scalar one, K¹ = C_b + C_W x·x/n_0 and Kˡ⁺¹ = C_b + C_W⟨σ²⟩. K and Θ are carried as
+numbers of any size, and every tensor X of order 1/n as its ratio X / (K^i Θ^j) to its natural scale, which neither
+overflows nor underflows with them. A step measures the lower layer in units of its K and Θ and the activation in units
+of √⟨σ²⟩, hands those pure numbers to the rules of all inputs (`flow.tensors`) and reads the ratios of the next layer
+off.
 """
 
 from __future__ import annotations
@@ -20,23 +21,26 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.activations.closed_forms import homogeneous
-from widthwise.errors import InvalidInput
+from widthwise.errors import BadActivation, DivergentMoment, InvalidInput
 from widthwise.flow.kernels.hyper import Hyper
 from widthwise.flow.kernels.kernel_flow import check_differentiable
-from widthwise.flow.one_input.scaled_numbers import Scaled, plus, ratio, scaled, times, value_of
+from widthwise.flow.one_input.scaled_numbers import Scaled, log_of, recursion, scaled_number, value_of
 from widthwise.flow.one_input.single_expectations import (
+    HIGHEST_BAND,
+    LOST,
+    Homogeneous,
     Ladder,
     Term,
-    homogeneous_term,
-    moments,
+    ladder,
     pair,
-    total_derivative,
+    single_moments,
+    square_derivative,
 )
-from widthwise.flow.one_input.single_kernels import KernelSteps, gram_of, homogeneous_kernels, quadrature_kernels
 from widthwise.flow.tensors.legs import Legs
 from widthwise.flow.tensors.rules import READS, RULES
 from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
 from widthwise.flow.tensors.tensor_rules import LayerStep
+from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
 from widthwise.network import MLP
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
@@ -77,20 +81,14 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     if len(set(net.activations)) > 1:
         return _mixed_flow(net, x, wanted, with_theta)
     hyper, gram = Hyper.of(net), gram_of(x)
-    slopes = homogeneous(net.activation.closed)
     carried = required(wanted)
-    terms = _terms(net.activation, carried, with_theta)
-    if slopes is not None:
-        steps, route, error = homogeneous_kernels(slopes, hyper, gram), "closed form", 1e-15
-        table = np.broadcast_to([homogeneous_term(slopes, term) for term in terms], (net.depth - 1, len(terms)))
-    else:
-        rungs, steps = quadrature_kernels(net.activation, hyper, gram)
-        table, error = _table(rungs, terms, steps)
-        route = "quadrature"
+    terms = _needed_terms(net.activation, carried, with_theta)
+    rungs, steps = _single_kernels(net.activation, hyper, gram)
+    table, error = _term_table(rungs, terms, steps)
     numbers = dict(zip(terms, table.T, strict=True))
-    Theta = _theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
-    ratios = _ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
-    return SingleFlow(steps.K, Theta, {name: ratios[name] for name in wanted}, route, error)
+    Theta = _single_theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
+    ratios = _single_ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
+    return SingleFlow(steps.K, Theta, {name: ratios[name] for name in wanted}, rungs.route, error)
 
 
 def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
@@ -109,34 +107,112 @@ def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
         i, j = TENSORS[name].scale
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios[name] = flow.tensors[name].reshape(net.depth) / (K**i * Theta**j)
-    return SingleFlow(scaled(K), scaled(Theta) if with_theta else None, ratios, flow.route, flow.error)
+    return SingleFlow(scaled_number(K), scaled_number(Theta) if with_theta else None, ratios, flow.route, flow.error)
 
 
-def _table(rungs: Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:
+class KernelSteps(NamedTuple):
+    """K at every layer and, for every step, ⟨σ²⟩ and the K at which σ was evaluated."""
+
+    K: Scaled
+    square: Scaled
+    seen: Scaled
+
+
+def gram_of(x: np.ndarray) -> Scaled:
+    """x·x/n_0, also where the squares are not representable."""
+    exponent = int(np.frexp(np.abs(x).max())[1])
+    inside = np.ldexp(x, -exponent)
+    return Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
+
+
+@partial(jax.jit, static_argnums=0)
+def _kernel_steps(squares: Homogeneous | Ladder, hyper: Hyper, gram: Scaled) -> tuple[KernelSteps, Any]:
+    """The recursion of K, and for every step why its K is out of reach, or zero."""
+
+    def step(K, layer):
+        square, seen, failed = squares.second(K)
+        return dense_kernel(layer.C_b, layer.C_W, square), (square, seen, failed)
+
+    first = dense_kernel(hyper.C_b[0], hyper.C_W[0], gram)
+    K, (square, seen, failed) = recursion(step, first, hyper[1:])
+    return KernelSteps(K, square, seen), failed
+
+
+def _single_kernels(activation: Activation, hyper: Hyper, gram: Scaled) -> tuple[Homogeneous | Ladder, KernelSteps]:
+    """The recursion of K; a ladder of quadrature grows until it reaches the largest kernel on the way."""
+    slopes, growth = homogeneous(activation.closed), 16.0
+    rungs = ladder(activation, 4.0) if slopes is None else Homogeneous(*slopes)
+    while True:
+        steps, failed = _kernel_steps(rungs, hyper, gram)
+        bad = np.flatnonzero(failed)
+        if isinstance(rungs, Homogeneous) or not len(bad):
+            break
+        at = int(bad[0])
+        K = steps.K[at]
+        if failed[at] == LOST or rungs.largest == 4.0**HIGHEST_BAND:
+            raise _out_of_reach(activation, K, at + 1, len(hyper.C_W))
+        try:
+            rungs = ladder(activation, max(4.0 * float(value_of(K)), growth * rungs.largest))
+            growth = growth**2
+        except BadActivation as error:
+            raise _out_of_reach(activation, K, at + 1, len(hyper.C_W)) from error
+    if not rungs.shifted:
+        _check_alive(steps)
+    return rungs, steps
+
+
+def _out_of_reach(activation: Activation, K: Scaled, layer: int, depth: int) -> DivergentMoment:
+    log10 = float(log_of(K)) / math.log(10.0)
+    size = f"{float(value_of(K)):.4g}" if abs(log10) < 300 else f"10^{log10:.0f}"
+    return DivergentMoment(
+        "net",
+        f"a kernel that {'explodes' if log10 > 0 else 'collapses'}, K = {size} at layer {layer} of {depth}, where "
+        f"{activation.name} cannot be integrated",
+        f"kernels at which the activation is resolved, below {4.0**HIGHEST_BAND:.1g} in any case",
+        "Take C_W and C_b nearer to criticality, fewer layers, or an input of another size.",
+    )
+
+
+def _check_alive(steps: KernelSteps) -> None:
+    """Units of K need K > 0 wherever a further layer is built on it, unless σ(0) ≠ 0 makes K irrelevant there."""
+    dead = np.flatnonzero(np.asarray(steps.K.mantissa)[:-1] == 0.0)
+    if len(dead):
+        raise InvalidInput(
+            "net",
+            f"a kernel K that is zero at layer {dead[0] + 1}",
+            "K > 0 at every hidden layer",
+            "Give an input that is not zero, or C_b > 0, and C_W > 0 below the last layer.",
+        )
+
+
+def _term_table(rungs: Homogeneous | Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:
     """Terms (steps, terms) and their relative error."""
-    K = np.clip(value_of(Scaled(*(part[:-1] for part in steps.K))), rungs.smallest, rungs.largest)
+    K = value_of(steps.K[:-1])
+    if isinstance(rungs, Homogeneous):
+        return np.broadcast_to([rungs.term(term) for term in terms], (len(K), len(terms))), 1e-15
     if not len(K) or not terms:
         return np.empty((len(K), len(terms))), 1e-15
+    K = np.clip(K, rungs.smallest, rungs.largest)
     share = np.exp2(np.asarray(steps.square.exponent) - steps.seen.exponent)
     # numpy from here on: jax would compile its indexing anew for every number of kernels
-    return moments(rungs, terms, K, np.asarray(share * steps.square.mantissa / steps.seen.mantissa))
+    return single_moments(rungs, terms, K, np.asarray(share * steps.square.mantissa / steps.seen.mantissa))
 
 
-def _terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:
+def _needed_terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:
     """Every expectation that the carried tensors and Θ need."""
     terms = {Term(0, tuple(sorted(orders))) for name in carried for orders in READS[name]}
     with_slopes = any(name not in WITHOUT_THETA for name in carried)
     if with_theta or with_slopes:
         terms.add(pair(1, 1))
     for p in range(1 + with_slopes) if carried else ():
-        terms |= {term for _, term in total_derivative(activation, p, 2)}
+        terms |= {term for _, term in square_derivative(activation, p, 2)}
         if any(name in MEANS for name in carried):
-            terms |= {term for _, term in total_derivative(activation, p, 4)}
-        terms |= set(_apart(activation, p))
+            terms |= {term for _, term in square_derivative(activation, p, 4)}
+        terms |= set(_separate_legs(activation, p))
     return tuple(sorted(terms))
 
 
-def _apart(activation: Activation, p: int) -> list[Term]:
+def _separate_legs(activation: Activation, p: int) -> list[Term]:
     """The legs ⟨σ̃^(p+1)σ̃^(p+1)⟩ and ⟨σ̃^(p+2)σ̃^(p)⟩, as far as they exist one by one."""
     free = activation.first_jump - p
     return [pair(p + 1, p + 1), pair(p, p + 2)][: 2 if free >= 2 else 1 if free >= 1 else 0]
@@ -146,36 +222,32 @@ def _legs(activation: Activation, p: int, numbers: Mapping[Term, Any], fourth: b
     """Derivatives of ⟨σ̃^(p)σ̃^(p)⟩ as `legs` gives them, as 1 × 1 matrices; fourth ones summed up in aaaa."""
 
     def total(order: int):
-        return sum(count * numbers[term] for count, term in total_derivative(activation, p, order))
+        return sum(count * numbers[term] for count, term in square_derivative(activation, p, order))
 
-    apart = [numbers[term] for term in _apart(activation, p)]
+    apart = [numbers[term] for term in _separate_legs(activation, p)]
     ab = apart[0] if apart else jnp.zeros(())
     aa = apart[1] if len(apart) == 2 else 0.5 * total(2) - ab
     aaaa = 0.5 * total(4) if fourth else jnp.zeros(())
     value = numbers[pair(1, 1)] if p else jnp.ones(())
-    nothing = _one(jnp.zeros(()))
-    return Legs(_one(value), _one(aa), _one(ab), _one(aaaa), nothing, nothing, 0.0)
+    nothing = _as_array(jnp.zeros(()))
+    return Legs(_as_array(value), _as_array(aa), _as_array(ab), _as_array(aaaa), nothing, nothing, 0.0)
 
 
-def _one(number, axes: int = 2) -> Any:
+def _as_array(number, axes: int = 2) -> Any:
     """A number as an array of the rules: one input on every axis."""
     return jnp.reshape(number, (1,) * axes)
 
 
 @jax.jit
-def _theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scaled:
-    """Θ at every layer: Θ' = λ_b + λ_W⟨σ²⟩ + C_W Θ⟨σ'²⟩, with ⟨σ'²⟩ = ⟨σ̃'²⟩⟨σ²⟩/K (theory §2)."""
-    slope = slope * ratio(steps.square, steps.seen)
+def _single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scaled:
+    """Θ at every layer, with ⟨σ'²⟩ = ⟨σ̃'²⟩⟨σ²⟩/K (theory §2)."""
 
     def step(Theta, layer):
         hyper, square, slope = layer
-        source = plus(scaled(hyper.lambda_b), times(square, hyper.lambda_W))
-        above = plus(source, times(Theta, hyper.C_W * slope))
-        return above, above
+        return dense_step(hyper, square, slope * Theta)[1], None
 
-    first = plus(scaled(hyper.lambda_b[0]), times(gram, hyper.lambda_W[0]))
-    _, above = jax.lax.scan(step, first, (hyper[1:], steps.square, slope))
-    return Scaled(*(jnp.concatenate([a[None], b]) for a, b in zip(first, above, strict=True)))
+    slopes = slope * (steps.square / steps.seen)
+    return recursion(step, dense_step(hyper[0], gram, 0.0)[1], (hyper[1:], steps.square, slopes))[0]
 
 
 class Units(NamedTuple):
@@ -195,20 +267,18 @@ class Units(NamedTuple):
 
 @jax.jit
 def _units(r, hyper: Hyper, steps: KernelSteps, Theta: Scaled | None) -> Units:
-    above = Scaled(*(part[1:] for part in steps.K))
-    signal = times(steps.square, hyper.C_W[1:])
+    above, signal = steps.K[1:], steps.square * hyper.C_W[1:]
     alive = signal.mantissa > 0.0
     unit = jax.tree.map(partial(jnp.where, alive), signal, steps.seen)
-    share = jnp.where(above.mantissa > 0.0, ratio(unit, above), jnp.inf)
+    share = jnp.where(above.mantissa > 0.0, unit / above, jnp.inf)
     C, zero = jnp.where(alive, 1.0, 0.0), jnp.zeros(len(r))
     if Theta is None:
         return Units(C, zero, zero, share, r)
-    lower, upper = (Scaled(*(part[rows] for part in Theta)) for rows in (slice(None, -1), slice(1, None)))
-    lam = ratio(times(steps.square, hyper.lambda_W[1:]), upper)
-    return Units(C, lam, ratio(unit, steps.seen) * ratio(lower, upper), share, r)
+    lam = steps.square * hyper.lambda_W[1:] / Theta[1:]
+    return Units(C, lam, (unit / steps.seen) * (Theta[:-1] / Theta[1:]), share, r)
 
 
-def _ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
+def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
     """Ratios at every layer; NaN where their scale is zero."""
     r = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
     found = _carry(net.activation, carried, _units(r, hyper, steps, Theta), numbers)
@@ -223,27 +293,23 @@ def _ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried)
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _carry(activation: Activation, carried: tuple[str, ...], units: Units, numbers: Mapping[Term, Any]):
+    """Ratios above every step: into units of the step, through the rules of theory §4 and §5, and back."""
+    fourth = any(name in MEANS for name in carried)
+    with_slopes = any(name not in WITHOUT_THETA for name in carried)
+    reads = sorted({orders for name in carried for orders in READS[name]})
+    records = [TENSORS[name] for name in carried]
+
     def step(ratios, layer):
         units, numbers = layer
-        above = _advance(activation, carried, units, numbers, ratios)
+        sigma = _legs(activation, 0, numbers, fourth)
+        slope = _legs(activation, 1, numbers, fourth) if with_slopes else sigma
+        fours = {orders: _as_array(numbers[Term(0, tuple(sorted(orders)))], 4) for orders in reads}
+        C, lam, H, share, r = units
+        layer = LayerStep(C=C, lam=lam, r=r, H=_as_array(H), sigma=sigma, slope=slope, fours=fours)
+        now = {one.name: _as_array(ratios[one.name] * H ** one.scale[1], one.slots) for one in records}
+        above = {name: jnp.reshape(sum(RULES[name](layer, now).values()), ()) for name in carried}
+        above = {one.name: above[one.name] * share ** one.scale[0] for one in records}
         return above, above
 
     start = {name: jnp.zeros(()) for name in carried}
     return jax.lax.scan(step, start, (units, numbers))[1]
-
-
-def _advance(activation: Activation, carried, units: Units, numbers: Mapping[Term, Any], ratios) -> dict[str, Any]:
-    """One step of all ratios: into units of the step, through the rules of theory §4 and §5, and back."""
-    fourth = any(name in MEANS for name in carried)
-    sigma = _legs(activation, 0, numbers, fourth)
-    with_slopes = any(name not in WITHOUT_THETA for name in carried)
-    slope = _legs(activation, 1, numbers, fourth) if with_slopes else sigma
-    reads = {orders for name in carried for orders in READS[name]}
-    fours = {orders: _one(numbers[Term(0, tuple(sorted(orders)))], 4) for orders in sorted(reads)}
-    layer = LayerStep(
-        C=units.C, lam=units.lam, r=units.r, H=_one(units.H), sigma=sigma, slope=slope, fours=fours
-    )  # fmt: skip
-    records = [TENSORS[name] for name in carried]
-    now = {one.name: _one(ratios[one.name] * units.H ** one.scale[1], one.slots) for one in records}
-    above = {name: jnp.reshape(sum(RULES[name](layer, now).values()), ()) for name in carried}
-    return {one.name: above[one.name] * units.share ** one.scale[0] for one in records}

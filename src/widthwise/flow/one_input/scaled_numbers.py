@@ -1,75 +1,75 @@
 """Positive numbers of any size: a float64 mantissa and a power of two, so that 2^100000 and 2^−100000 are ordinary.
 
-Arithmetic is as exact as float64: powers of two never round. Functions are elementwise and go through `jax.lax.scan`.
+Arithmetic is as exact as float64: powers of two never round. It is elementwise and goes through `jax.lax.scan`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 #: Exponent of zero: below that of every other number.
-_ZERO = -(1 << 29)
+_ZERO_EXPONENT = -(1 << 29)
 
 
-class Scaled(NamedTuple):
-    """mantissa · 2^exponent with ½ ≤ mantissa < 1, or zero."""
+@dataclass(frozen=True)
+class Scaled:
+    """mantissa · 2^exponent with ½ ≤ mantissa < 1, or zero; plus and times floats, plus and over others of its kind.
+
+    >>> total = 1.0 + 3.0 * scaled_number(1.0, 5000) + scaled_number(1.0, 5001)
+    >>> total.mantissa.item(), total.exponent.item(), (total / scaled_number(2.0, 5001)).item()
+    (0.625, 5003, 1.25)
+    """
 
     mantissa: Any
     exponent: Any
 
+    #: numpy numbers on the left leave the operation to this class
+    __array_ufunc__ = None
 
-def scaled(value: Any, exponent: Any = 0) -> Scaled:
-    """value · 2^exponent.
+    def __getitem__(self, layers) -> Scaled:
+        return Scaled(self.mantissa[layers], self.exponent[layers])
 
-    >>> [x.item() for x in scaled(3.0, 5000)]
-    [0.75, 5002]
-    """
+    def __mul__(self, factor) -> Scaled:
+        return scaled_number(self.mantissa * factor, self.exponent)
+
+    def __add__(self, other) -> Scaled:
+        other = other if isinstance(other, Scaled) else scaled_number(other)
+        top = jnp.maximum(self.exponent, other.exponent)
+        return scaled_number(sum(jnp.ldexp(one.mantissa, one.exponent - top) for one in (self, other)), top)
+
+    def __truediv__(self, other: Scaled):
+        """As a float; zero if the other number is."""
+        alive = other.mantissa > 0.0
+        mantissa = self.mantissa / jnp.where(alive, other.mantissa, 1.0)
+        return jnp.where(alive, jnp.ldexp(mantissa, self.exponent - other.exponent), 0.0)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+
+jax.tree_util.register_dataclass(Scaled, ["mantissa", "exponent"], [])
+
+
+def scaled_number(value: Any, exponent: Any = 0) -> Scaled:
+    """value · 2^exponent."""
     mantissa, shift = jnp.frexp(value)
-    return Scaled(mantissa, jnp.where(mantissa == 0.0, _ZERO, shift + exponent).astype(jnp.int32))
+    return Scaled(mantissa, jnp.where(mantissa == 0.0, _ZERO_EXPONENT, shift + exponent).astype(jnp.int32))
 
 
-def times(number: Scaled, factor) -> Scaled:
-    """A scaled number times a float.
+def recursion(step: Callable[[Scaled, Any], tuple[Scaled, Any]], first: Scaled, layers: Any) -> tuple[Scaled, Any]:
+    """The numbers of all layers from the first on, and what every step notes besides; `step` gives both."""
 
-    >>> [x.item() for x in times(scaled(1.0, 5000), 3.0)]
-    [0.75, 5002]
-    """
-    return scaled(number.mantissa * factor, number.exponent)
+    def noted(below, layer):
+        above, note = step(below, layer)
+        return above, (above, note)
 
-
-def plus(a: Scaled, b: Scaled) -> Scaled:
-    """The sum of two scaled numbers.
-
-    >>> [x.item() for x in plus(scaled(1.0, 5000), scaled(2.0, 5000))]
-    [0.75, 5002]
-    """
-    top = jnp.maximum(a.exponent, b.exponent)
-    return scaled(jnp.ldexp(a.mantissa, a.exponent - top) + jnp.ldexp(b.mantissa, b.exponent - top), top)
-
-
-def ratio(a: Scaled, b: Scaled):
-    """a / b as a float; zero if b is.
-
-    >>> ratio(scaled(3.0, 5000), scaled(2.0, 5001)).item()
-    0.75
-    """
-    return jnp.where(
-        b.mantissa > 0.0,
-        jnp.ldexp(a.mantissa / jnp.where(b.mantissa > 0.0, b.mantissa, 1.0), a.exponent - b.exponent),
-        0.0,
-    )
-
-
-def to_float(number: Scaled, smallest: float, largest: float):
-    """The number as a float, moved into [smallest, largest].
-
-    >>> to_float(scaled(3.0, 5000), 1e-9, 1e9).item()
-    1000000000.0
-    """
-    return jnp.clip(jnp.ldexp(number.mantissa, jnp.clip(number.exponent, -1020, 1020)), smallest, largest)
+    _, (above, notes) = jax.lax.scan(noted, first, layers)
+    return jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), first, above), notes
 
 
 def value_of(number: Scaled) -> np.ndarray:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.polynomial.hermite_e import herme2poly
 
-from widthwise.activations import Activation, evaluate, intervals
+from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.activations.resolution import NODES
 from widthwise.errors import DivergentMoment
+from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number
 from widthwise.gaussian.four_point.grids import Grid, smooth_grid, trapezoidal
 from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE
 
@@ -29,17 +31,18 @@ LOWEST_BAND = -2
 HIGHEST_BAND = 40
 #: Relative accuracy of the trapezoidal grids.
 ACCURACY = 1e-13
-#: Nodes are handled in segments, so many segments in one call.
-_SEGMENT = 32
-_ROWS = 1024
+#: Points at which an activation is evaluated at once.
+_POINTS_AT_ONCE = 1 << 16
 #: Kernels at which the error of a rule is estimated.
 PROBES = 8
-#: Nodes of a panel to estimate errors by.
-_FINER_NODES = 24
 #: Below this kernel an activation is its tangent, to a relative accuracy of √K.
-SMALLEST = 2.0**-1000
+SMALLEST_TANGENT = 2.0**-1000
 #: The same for σ(0) ≠ 0, where the tangent is small beside the constant.
 SMALLEST_SHIFTED = 2.0**-200
+#: Below the smallest kernel that is integrated, ⟨σ²⟩/K must not vanish: σ has a slope at zero.
+_NO_SLOPE = 1e-60
+#: Why a kernel cannot be integrated: the ladder ends below it, or nothing can help.
+TOO_LARGE, LOST = 1, 2
 
 
 class Term(NamedTuple):
@@ -53,44 +56,58 @@ def pair(p: int, q: int) -> Term:
     return Term(0, (p, q))
 
 
-def total_derivative(activation: Activation, p: int, order: int) -> list[tuple[int, Term]]:
+def square_derivative(activation: Activation, p: int, order: int) -> list[tuple[int, Term]]:
     """⟨dⁿ/duⁿ (σ̃^(p))²⟩ as a sum of coefficient times term.
 
     Differentiated as often as the result is a function, by parts for the rest: ⟨∂ⁿF⟩ = ⟨He_{n−k} ∂ᵏF⟩ (theory §1,
     Stein). Differentiating keeps the digits of small kernels, parts admit kinks.
 
     >>> from widthwise.activations import resolve
-    >>> total_derivative(resolve("relu"), 0, 2)
+    >>> square_derivative(resolve("relu"), 0, 2)
     [(1, Term(hermite=1, orders=(0, 1))), (1, Term(hermite=1, orders=(1, 0)))]
     """
     k = int(min(order, activation.first_jump - p))
     return [(math.comb(k, j), Term(order - k, (p + j, p + k - j))) for j in range(k + 1)]
 
 
-def homogeneous_term(slopes: tuple[float, float, int], term: Term) -> float:
-    """A term for σ = a_± z^power, divided by powers of ⟨σ²⟩: (a₊^m + a₋^m)/2 times a moment of the normal.
+class Homogeneous(NamedTuple):
+    """σ = a_± z^power, whose expectations have closed forms: (a₊^m + a₋^m)/2 times a moment of the normal."""
 
-    >>> homogeneous_term((1.0, 0.0, 1), Term(0, (0, 0, 0, 0)))       # ⟨σ⁴⟩/⟨σ²⟩² = (3/2)/(1/2)² for relu
-    6.0
-    """
-    positive, negative, power = slopes
-    if max(term.orders) > power:
-        return 0.0
-    factors, degree = len(term.orders), sum(power - order for order in term.orders)
-    polynomial = {0: {0: 1}, 1: {1: 1}, 2: {2: 1, 0: -1}, 3: {3: 1, 1: -3}, 4: {4: 1, 2: -6, 0: 3}}[term.hermite]
-    moment = sum(weight * _even_moment(degree + k) for k, weight in polynomial.items())
-    mean, square = (0.5 * (positive**m + negative**m) for m in (factors, 2))
-    return mean * moment / square ** (factors / 2)
+    positive: float
+    negative: float
+    power: int
 
+    route = "closed form"
+    shifted = False
 
-def _even_moment(degree: int) -> int:
-    assert degree % 2 == 0, "every expectation of the rules is even in u"
-    return math.prod(range(degree - 1, 0, -2))
+    def mean(self, factors: int) -> float:
+        return 0.5 * (self.positive**factors + self.negative**factors)
+
+    def second(self, K: Scaled):
+        """⟨σ²⟩ = (a₊² + a₋²)/2 · K^power, the K it was computed at, and no reason against it."""
+        return (K * self.mean(2) if self.power else scaled_number(jnp.asarray(self.mean(2)))), K, False
+
+    def term(self, term: Term) -> float:
+        """A term, divided by powers of ⟨σ²⟩.
+
+        >>> Homogeneous(1.0, 0.0, 1).term(Term(0, (0, 0, 0, 0)))       # ⟨σ⁴⟩/⟨σ²⟩² = (3/2)/(1/2)² for relu
+        6.0
+        """
+        if max(term.orders) > self.power:
+            return 0.0
+        factors, degree = len(term.orders), sum(self.power - order for order in term.orders)
+        assert (degree + term.hermite) % 2 == 0, "every expectation of the rules is even in u"
+        polynomial = enumerate(herme2poly([0] * term.hermite + [1]), degree)
+        moment = sum(weight * math.prod(range(power - 1, 0, -2)) for power, weight in polynomial if weight)
+        return float(self.mean(factors) * moment / self.mean(2) ** (factors / 2))
 
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Gauss–Legendre panels between fixed edges in z and the Gaussian's own edges in u."""
+    """Gauss–Legendre panels between fixed edges in z and the Gaussian's own edges in u, for z = root · u.
+
+    `at` gives points u and weights on a new last axis, and `finer` the rule by which errors are estimated.
+    """
 
     edges: np.ndarray
     count: int = NODES
@@ -99,12 +116,11 @@ class Panels:
     def nodes(self) -> int:
         return (len(self.edges) + len(GAUSSIAN_EDGES) - 1) * self.count
 
-    @cached_property
+    @property
     def finer(self) -> Panels:
-        return Panels(self.edges, _FINER_NODES)
+        return Panels(self.edges, 24)
 
     def at(self, root, xp=jnp):
-        """Points u and weights on a new last axis, for z = root · u."""
         x, w = np.polynomial.legendre.leggauss(self.count)
         inner = self.edges / xp.asarray(root)[..., None]
         outer = xp.broadcast_to(GAUSSIAN_EDGES, (*inner.shape[:-1], len(GAUSSIAN_EDGES)))
@@ -125,7 +141,7 @@ class Trapezoid:
     def nodes(self) -> int:
         return self.grid.nodes
 
-    @cached_property
+    @property
     def finer(self) -> Trapezoid:
         return Trapezoid(trapezoidal(self.grid.nodes - 1))
 
@@ -140,24 +156,39 @@ class Ladder:
     activation: Activation
     rules: tuple[Panels | Trapezoid, ...]
     limits: tuple[float, ...]
-    smallest: float
+    shifted: bool
+
+    route = "quadrature"
+
+    @property
+    def smallest(self) -> float:
+        return SMALLEST_SHIFTED if self.shifted else SMALLEST_TANGENT
 
     @property
     def largest(self) -> float:
         return self.limits[-1]
 
-    def which(self, K):
-        return jnp.searchsorted(np.asarray(self.limits[:-1]), K)
+    def second(self, K: Scaled):
+        """⟨σ²⟩ at one kernel, the K it was computed at, and why it cannot be, or zero; goes through a scan."""
+        size = jnp.ldexp(K.mantissa, jnp.clip(K.exponent, -1020, 1020))
+        inside = jnp.clip(size, self.smallest, self.largest)
+        share = self.square(inside)
+        too_small = K.exponent < math.frexp(self.smallest)[1]
+        too_large = (K.exponent > math.frexp(self.largest)[1]) | (inside >= self.largest)
+        seen = jax.tree.map(partial(jnp.where, self.shifted & too_small), scaled_number(inside), K)
+        lost = (too_small & (share < _NO_SLOPE) & (K.mantissa > 0.0)) | ~jnp.isfinite(share)
+        return seen * share, seen, jnp.where(lost, LOST, jnp.where(too_large, TOO_LARGE, 0))
 
     def square(self, K):
-        """⟨σ²⟩/K at one kernel; goes through a scan, where only the rule of this kernel runs."""
-        return jax.lax.switch(self.which(K), [partial(_square, self.activation, rule) for rule in self.rules], K)
+        """⟨σ²⟩/K at one kernel; in a scan, only the rule of this kernel runs."""
+        root = jnp.sqrt(K)
 
+        def by(rule):
+            u, weight = rule.at(root)
+            return jnp.sum(weight * (self.activation(root * u) / root) ** 2)
 
-def _square(activation: Activation, rule, K):
-    root = jnp.sqrt(K)
-    u, weight = rule.at(root)
-    return jnp.sum(weight * (activation(root * u) / root) ** 2)
+        which = jnp.searchsorted(np.asarray(self.limits[:-1]), K)
+        return jax.lax.switch(which, [partial(by, rule) for rule in self.rules])
 
 
 def ladder(activation: Activation, K: float) -> Ladder:
@@ -172,13 +203,14 @@ def _ladder(activation: Activation, top: int) -> Ladder:
     for band in range(LOWEST_BAND, top + 1):
         grid = None if activation.kinks else _grid(activation, band)
         if grid is None:
-            rules.append(Panels(_edges(activation, top)))
+            highest = int(min(activation.first_jump, 5))
+            rules.append(Panels(intervals(activation, tuple(range(highest + 1)), REACH * 2.0**top)))
             limits.append(4.0**top)
             break
         rules.append(Trapezoid(grid))
         limits.append(4.0**band)
     shifted = float(evaluate(activation, 0, np.zeros(1))[0]) != 0.0
-    return Ladder(activation, tuple(rules), tuple(limits), SMALLEST_SHIFTED if shifted else SMALLEST)
+    return Ladder(activation, tuple(rules), tuple(limits), shifted)
 
 
 @lru_cache(maxsize=256)
@@ -192,12 +224,9 @@ def _grid(activation: Activation, band: int) -> Grid | None:
     return None if below is None or finest.nodes < below.nodes else finest
 
 
-def _edges(activation: Activation, band: int) -> np.ndarray:
-    highest = 5 if activation.first_jump > 5 else int(activation.first_jump)
-    return intervals(activation, tuple(range(highest + 1)), REACH * 2.0**band)
-
-
-def moments(rungs: Ladder, terms: tuple[Term, ...], K: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
+def single_moments(
+    rungs: Ladder, terms: tuple[Term, ...], K: np.ndarray, share: np.ndarray
+) -> tuple[np.ndarray, float]:
     """Terms at every kernel of K (layers,), as (layers, terms), and an estimate of their error beside max(1, size).
 
     `share` is ⟨σ²⟩/K. K must lie within the range of the ladder; kernels that occur often are integrated once.
@@ -217,45 +246,27 @@ def moments(rungs: Ladder, terms: tuple[Term, ...], K: np.ndarray, share: np.nda
     return result[back], max(error, 1e-15)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what diverges is refused by `_check_tails`
 def _integrate(activation: Activation, rule, terms, K: np.ndarray, square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Terms (kernels, terms) and the integrals of their absolute values.
-
-    Nodes are cut into segments of one length, so that one compiled program serves every rule.
-    """
-    pieces = -(-rule.nodes // _SEGMENT)
-    step = max(1, _ROWS // pieces)
-    missing = pieces * _SEGMENT - rule.nodes
+    """Terms (kernels, terms) and the integrals of their absolute values, a block of kernels at a time."""
+    orders = tuple(sorted({order for term in terms for order in term.orders}))
+    step = max(1, _POINTS_AT_ONCE // rule.nodes)
     found = []
-    for start in range(0, len(K), step):
-        block = slice(start, start + step)
-        u, weight = (np.pad(x, ((0, 0), (0, missing))).reshape(-1, _SEGMENT) for x in rule.at(np.sqrt(K[block]), np))
-        root, scale = (np.repeat(np.sqrt(x[block]), pieces) for x in (K, square))
-        for part in range(0, len(u), _ROWS):
-            rows = slice(part, part + _ROWS)
-            inputs = [_padded(x[rows]) for x in (u, weight, root, scale)]
-            found.append(np.asarray(_segments(activation, terms, *inputs))[: len(u[rows])])
-    sums = np.concatenate(found).reshape(len(K), pieces, 2, len(terms)).sum(axis=1)
-    return sums[:, 0], sums[:, 1]
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    return np.pad(rows, [(0, _ROWS - len(rows)), *[(0, 0)] * (rows.ndim - 1)], mode="edge")
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _segments(activation: Activation, terms: tuple[Term, ...], u, weight, root, scale):
-    """Sums over the nodes of each row (rows, 2, terms): of every term, and of its absolute value."""
-    root, scale = root[:, None], jnp.where(scale > 0.0, scale, 1.0)[:, None]
-    orders = sorted({order for term in terms for order in term.orders})
-    functions = {o: root**o * (activation.derivative(o)(root * u) / scale) for o in orders}
-    hermite: dict[int, Any] = {0: 1.0, 1: u, 2: u**2 - 1.0, 3: u**3 - 3.0 * u, 4: u**4 - 6.0 * u**2 + 3.0}
-    columns = []
-    for term in terms:
-        product = hermite[term.hermite] * weight
-        for order in term.orders:
-            product = product * functions[order]
-        columns.append(jnp.stack([jnp.sum(product, axis=1), jnp.sum(jnp.abs(product), axis=1)], axis=1))
-    return jnp.stack(columns, axis=2)
+    for block in (slice(start, start + step) for start in range(0, len(K), step)):
+        root, scale = (np.sqrt(x[block])[:, None] for x in (K, np.where(square > 0.0, square, 1.0)))
+        u, weight = rule.at(root[:, 0], np)
+        values = jet(activation, orders, root * u)
+        functions = {order: root**order * (value / scale) for order, value in zip(orders, values, strict=True)}
+        hermite = {0: 1.0, 1: u, 2: u**2 - 1.0, 3: u**3 - 3.0 * u, 4: u**4 - 6.0 * u**2 + 3.0}
+        sums = []
+        for term in terms:
+            product = hermite[term.hermite] * weight
+            for order in term.orders:
+                product = product * functions[order]
+            sums.append((product.sum(axis=1), np.abs(product).sum(axis=1)))
+        found.append(sums)
+    values, sizes = np.moveaxis(np.concatenate(found, axis=2), 1, 0)
+    return values.T, sizes.T
 
 
 def _check_tails(activation: Activation, terms: tuple[Term, ...], K: float) -> None:
