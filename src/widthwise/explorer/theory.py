@@ -204,7 +204,7 @@ def _planar_flow(activation: Activation, hyper: Hyper, gram):
 
 
 def precise_pair_of(found: Theory) -> InputPair:
-    """The same to the accuracy of the library, which may take seconds where the inputs nearly coincide."""
+    """Both inputs to the accuracy of the library, which may take seconds where they nearly coincide."""
     flow = kernel_flow(found.net, found.settings.inputs)
     assert flow.Theta is not None
     return InputPair(found, flow.K, flow.Theta)

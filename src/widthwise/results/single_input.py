@@ -76,8 +76,9 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     columns |= {f"{name}_ratio": values for name, values in flow.ratios.items()}
     variables = {name: (("layer",), values[kept]) for name, values in columns.items()}
     ds = label(variables, net, coords, kind="single input", order=1, route=flow.route, numerical_error=flow.error)
-    for name in ("K", "Theta")[: 1 + (flow.Theta is not None)]:
-        ds[f"log_{name}"].attrs["long_name"] = f"natural logarithm of {name}"
+    for name in ("log_K", "log_Theta"):
+        if name in ds:
+            ds[name].attrs["long_name"] = f"natural logarithm of {name.removeprefix('log_')}"
     for name in flow.ratios:
         K_power, Theta_power = scale = TENSORS[name].scale
         section = "§5" if name in MEANS else "§4"
