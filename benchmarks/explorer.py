@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.explorer.server import warm
-from widthwise.explorer.settings import ACTIVATIONS, CONTROLS, Number, Settings
+from widthwise.explorer.settings import CONTROLS, PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.theory import Theory, advice_of, exact_density, pair_of, phases_of, theory_of
 
 LIMIT = 0.2
@@ -36,7 +36,6 @@ def position(rng: np.random.Generator, activation: str) -> Settings:
     values = {}
     for name in SLIDERS:
         control = CONTROLS[name]
-        assert isinstance(control, Number)
         stop = control.low + control.step * rng.integers(round((control.high - control.low) / control.step) + 1)
         values[name] = int(stop) if control.whole else round(float(stop), 6)
     if values["lambda_b"] == values["lambda_W"] == 0.0:
@@ -61,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--positions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--activations", nargs="+", default=list(ACTIVATIONS), choices=ACTIVATIONS)
+    parser.add_argument("--activations", nargs="+", default=list(PAGE_ACTIVATIONS), choices=PAGE_ACTIVATIONS)
     chosen = parser.parse_args()
     rng = np.random.default_rng(chosen.seed)
     positions = [position(rng, chosen.activations[i % len(chosen.activations)]) for i in range(chosen.positions)]

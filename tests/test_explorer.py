@@ -15,15 +15,14 @@ from widthwise.errors import InvalidInput, TooLarge, UnknownName
 pytest.importorskip("panel")
 
 from bokeh.document import Document
+from compilations import counting
 
-from widthwise.explorer.ensembles import prediction, task_of, train
+from widthwise.explorer.ensembles import check_size, prediction, sample, task_of, train_batches
 from widthwise.explorer.jobs import MOST_JOBS, Job, Latest
-from widthwise.explorer.page import Page
-from widthwise.explorer.sampling import check_size, sample
-from widthwise.explorer.server import warm
-from widthwise.explorer.settings import ACTIVATIONS, CONTROLS, Settings
+from widthwise.explorer.server import Page, warm
+from widthwise.explorer.settings import CONTROLS, PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.theory import (
-    SHOWN,
+    DRAWN_TENSORS,
     advice_of,
     exact_density,
     pair_of,
@@ -52,8 +51,8 @@ def test_the_curves_are_those_of_the_library(changes):
     for name, own in (("K", found.K), ("Theta", found.Theta)):
         np.testing.assert_allclose(pair[name].values, kernels[name].values, rtol=1e-12)
         np.testing.assert_allclose(own, np.diagonal(kernels[name].values, axis1=1, axis2=2), rtol=1e-11)
-    single = ww.single_input(settings.network(), settings.inputs[0], tensors=list(SHOWN))
-    for name in SHOWN:
+    single = ww.single_input(settings.network(), settings.inputs[0], tensors=list(DRAWN_TENSORS))
+    for name in DRAWN_TENSORS:
         np.testing.assert_allclose(found.ratios[name], single[f"{name}_ratio"].values, rtol=1e-9, atol=1e-12)
     density = ww.output_density(settings.network(), settings.inputs[:1])
     np.testing.assert_allclose(found.edgeworth, density.density(found.z), rtol=1e-7)
@@ -99,6 +98,32 @@ def test_the_advice_is_that_of_the_library():
     quick, full = advice_of(settings), ww.advise(settings.network(), settings.inputs)
     assert quick.learning_rate == pytest.approx(full.learning_rate, rel=1e-6)
     assert quick.text == full.text
+
+
+def test_a_slider_compiles_nothing_where_the_structure_stays():
+    """Numbers of a network are traced. Theory is compiled for an activation, samples for depth and width as well."""
+
+    def show(settings):
+        found = theory_of(settings)
+        pair_of(found)
+        exact_density(found)
+        advice_of(settings)
+
+    start = Settings(activation="tanh", depth=3, width=64, networks=128)
+    show(start)
+    list(sample(start, 1.0))
+    rates = {"lambda_b": 0.2, "lambda_W": 0.4}
+    for change in ({"C_W": 1.1}, {"C_b": 0.3}, {"size_a": 0.7}, {"size_b": 3.0}, {"angle": 20.0}, {"seed": 5}, rates):
+        with counting() as programs:
+            show(replace(start, **change))
+            list(sample(replace(start, **change), 1.0))
+        assert programs == [0], change
+    with counting() as programs:
+        show(replace(start, depth=17, width=100))
+    assert programs == [0]
+    with counting() as programs:
+        list(sample(replace(start, width=8), 1.0))
+    assert programs[0] > 0  # another width is another program: the count would be seen
 
 
 @pytest.mark.full
@@ -160,7 +185,7 @@ def test_links_restore_every_setting_and_refuse_what_is_wrong():
 
 
 def test_every_activation_of_the_page_has_a_phase_diagram():
-    for activation in ACTIVATIONS:
+    for activation in PAGE_ACTIVATIONS:
         phases = phases_of(activation)
         assert phases.grid.phase.shape == (101, 159)
         assert (phases.point is None) == (activation in ("sigmoid", "softplus"))
@@ -174,35 +199,36 @@ def test_sampled_networks_agree_with_the_theory_and_not_with_half_of_it():
     settings = Settings(activation="tanh", depth=3, width=64, networks=2000, seed=11)
     *_, last = sample(settings, 1.0)
     found = theory_of(settings)
-    assert last.networks == 2000
-    assert last.broken == 0
-    mean, error = last.K.value[1:, 0, 0], last.K.error[1:, 0, 0]
+    assert last.attrs["networks"] == 2000
+    assert last.attrs["nonfinite"] == 0
+    mean, error = last["K"].values[1:, 0, 0], last["K_se"].values[1:, 0, 0]
     assert np.max(pulls(mean, error, found.finite_K[1:])) < 4.0
     fluctuation = found.ratios["V"] / found.widths
-    assert np.max(pulls(last.fluctuation.value[1:], last.fluctuation.error[1:], fluctuation[1:])) < 4.0
-    assert np.min(pulls(last.fluctuation.value[1:], last.fluctuation.error[1:], 0.5 * fluctuation[1:])) > 4.0
+    mean, error = last["K_fluctuation"].values[1:], last["K_fluctuation_se"].values[1:]
+    assert np.max(pulls(mean, error, fluctuation[1:])) < 4.0
+    assert np.min(pulls(mean, error, 0.5 * fluctuation[1:])) > 4.0
     measured = ww.measure(settings.network(), settings.inputs, networks=2000, seed=11)
-    np.testing.assert_allclose(last.K.value[-1], measured["K"].values[-1], rtol=1e-12)
-    np.testing.assert_allclose(last.Theta.value, measured["Theta"].values[-1], rtol=1e-12)
+    np.testing.assert_allclose(last["K"].values[-1], measured["K"].values[-1], rtol=1e-12)
+    np.testing.assert_allclose(last["Theta"].values, measured["Theta"].values[-1], rtol=1e-12)
 
 
 @pytest.mark.full
 def test_trained_networks_are_those_of_train():
     settings = Settings(activation="tanh", depth=2, width=32, points=2)
     task = task_of(settings)
-    *_, last = train(task, 48, seed=3)
+    *_, last = train_batches(task, 48, seed=3)
     whole = ww.train(task.net, *task.parts, networks=48, seed=3, tolerance=1e-6, batch=16)
-    np.testing.assert_allclose(last.mean.value, whole["mean"].values[0], rtol=1e-8)
+    np.testing.assert_allclose(last["mean"].values, whole["mean"].values[0], rtol=1e-8)
     found = prediction(task)
-    assert np.max(pulls(last.mean.value, last.mean.error, found.mean)) < 4.0
+    assert np.max(pulls(last["mean"].values, last["mean_se"].values, found.mean)) < 4.0
 
 
 def test_a_spread_of_zero_has_an_error_that_can_be_drawn():
     """A tanh network without biases is odd: at the reflections of its training inputs, the tests here, it is certain."""
     task = task_of(Settings(activation="tanh", depth=2, width=8, points=3, C_b=0.0, lambda_b=0.0))
-    *_, last = train(task, 32, seed=0)
-    assert np.all(last.spread.error <= 1.0)
-    assert np.all(last.spread.value < 1e-5)
+    *_, last = train_batches(task, 32, seed=0)
+    assert np.all(last["spread_se"] <= 1.0)
+    assert np.all(last["spread"] < 1e-5)
 
 
 def test_kinked_activations_are_predicted_at_infinite_width_with_the_reason():

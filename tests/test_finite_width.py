@@ -12,7 +12,7 @@ from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point.families import FAMILIES, assignments
 from widthwise.inference.corrections import PRIOR, TRAINING
-from widthwise.results.finite_width import estimate_bytes
+from widthwise.results.theory import estimate_bytes
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, FOURS, MEANS, PRODUCTS, SHIFTS, TENSORS, WITHOUT_THETA
 
 CASES = load_cases("flow")
@@ -349,7 +349,7 @@ def test_width_one_is_allowed_with_a_warning():
 
 
 def test_too_much_is_refused_before_allocation_with_what_would_fit(monkeypatch):
-    monkeypatch.setattr("widthwise.results.finite_width.available_bytes", lambda: 2 << 30)
+    monkeypatch.setattr("widthwise.results.theory.available_bytes", lambda: 2 << 30)
     monkeypatch.setattr("widthwise.memory.available_bytes", lambda: 2 << 30)
     net = deep("tanh")
     with pytest.raises(

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from bokeh.models import (
-    BasicTicker,
-    ColumnDataSource,
-    HoverTool,
-    Legend,
-    LegendItem,
-    LinearColorMapper,
-    Range1d,
-    Span,
-    Title,
-)
+from bokeh import models
 from bokeh.plotting import figure
 
 from widthwise.criticality.phase_grid import PHASES
-from widthwise.explorer.settings import CONTROLS, Number
+from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
 from widthwise.plots.style import COLOURS
 
-_HEIGHT = 330
 #: Nothing to draw, though the legend shows how it would look.
 NOTHING = np.full(1, np.nan)
+#: Curves of the output's density that every page has.
+DENSITIES = {"gaussian": "infinite width (Gaussian)", "edgeworth": "to order 1/n"}
+#: Horizontal axes on which only whole numbers stand.
+_WHOLE = ("layer", "test input (number)")
 _DASHES = ("solid", "dashed", "dashdot", "dotted")
 _MARKERS = ("circle", "square", "triangle", "diamond")
 #: Ordered, critical, chaotic, divergent: apart in grey too.
@@ -33,49 +28,39 @@ _PHASE_COLOURS = ("#dfe8f0", "#1b3a57", "#f3d9c9", "#8a8a8a")
 
 
 class Chart:
-    """A figure, its sources by name, and a legend below it."""
+    """A figure, its sources by name, and a legend below it; `lines` gives names and labels of those drawn at first."""
 
-    def __init__(self, name: str, title: str, x: str, y: str, *, log: bool = False, whole: bool = False, **more: Any):
+    def __init__(
+        self, name: str, title: str, x: str, y: str, lines: Mapping[str, str] = MappingProxyType({}), *,
+        log: bool = False, **more: Any,
+    ):  # fmt: skip
         self.figure = figure(
-            **more,
-            title=Title(text=title, text_font_size="14px"),
-            x_axis_label=x,
-            y_axis_label=y,
-            y_axis_type="log" if log else "linear",
-            height=_HEIGHT,
-            min_width=280,
-            sizing_mode="stretch_width",
-            tools="box_zoom,reset,save",
-            toolbar_location="above",
-            name=name,
-        )
+            title=models.Title(text=title, text_font_size="14px"), x_axis_label=x, y_axis_label=y,
+            y_axis_type="log" if log else "linear", height=330, min_width=280, sizing_mode="stretch_width",
+            tools="box_zoom,reset,save", toolbar_location="above", name=name, **more,
+        )  # fmt: skip
         for axis in self.figure.axis:
             axis.axis_label_text_font_style, axis.axis_label_text_font_size = "normal", "13px"
             axis.major_label_text_font_size = "12px"
         self.figure.toolbar.logo = None
-        if whole:
-            self.figure.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
-        self.legend = Legend(
-            ncols=2,
-            label_text_font_size="12px",
-            border_line_color=None,
-            location="left",
-            margin=4,
-            spacing=8,
-            click_policy="hide",
-            glyph_width=26,
-        )
+        if x in _WHOLE:
+            self.figure.xaxis.ticker = models.BasicTicker(min_interval=1, num_minor_ticks=0)
+        self.legend = models.Legend(
+            ncols=2, label_text_font_size="12px", border_line_color=None, location="left", margin=4, spacing=8,
+            click_policy="hide", glyph_width=26,
+        )  # fmt: skip
         self.figure.add_layout(self.legend, "below")
-        self.sources: dict[str, ColumnDataSource] = {}
+        self.sources: dict[str, models.ColumnDataSource] = {}
         self._name = name
+        for style, (line, label) in enumerate(lines.items()):
+            self.line(line, label, style)
 
     def line(self, name: str, label: str, style: int, width: float = 2.2) -> None:
         """A line; `style` picks colour and dashes together."""
         source = self._source(name, "x", "y")
         colour, dash = COLOURS[style % 4], _DASHES[style % 4]
         drawn = self.figure.line("x", "y", source=source, line_width=width, color=colour, line_dash=dash)
-        self._entry(label, drawn)
-        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=[(label, "@x{0.[000]}, @y{0.[000000]}")]))
+        self._entry(label, drawn, "@x{0.[000]}, @y{0.[000000]}")
 
     def points(self, name: str, label: str, style: int) -> None:
         """Points with bars of one standard error."""
@@ -85,13 +70,7 @@ class Chart:
         drawn = self.figure.scatter(
             "x", "y", source=source, size=9, marker=_MARKERS[style % 4], color=colour, line_color="white"
         )
-        self._entry(label, drawn)
-        tips = [(label, "@x{0.[000]}, @y{0.[000000]} ± @error{0.[000000]}")]
-        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
-
-    def level(self, value: float) -> None:
-        """A thin horizontal line."""
-        self.figure.add_layout(Span(location=value, dimension="width", line_color="#999999", line_width=1))
+        self._entry(label, drawn, "@x{0.[000]}, @y{0.[000000]} ± @error{0.[000000]}")
 
     def set(self, name: str, x: Any, y: Any, error: Any = None) -> None:
         """New data of a line, or of points with their errors."""
@@ -107,13 +86,16 @@ class Chart:
             empty: dict[str, Any] = {str(column): NOTHING for column in self.sources[name].data}
             self.sources[name].data = empty
 
-    def _source(self, name: str, *columns: str) -> ColumnDataSource:
+    def _source(self, name: str, *columns: str) -> models.ColumnDataSource:
         data: dict[str, Any] = dict.fromkeys(columns, NOTHING)
-        self.sources[name] = ColumnDataSource(data, name=f"{self._name}:{name}")
+        self.sources[name] = models.ColumnDataSource(data, name=f"{self._name}:{name}")
         return self.sources[name]
 
-    def _entry(self, label: str, drawn) -> None:
-        self.legend.items.append(LegendItem(label=label, renderers=[drawn]))  # pyright: ignore[reportArgumentType]
+    def _entry(self, label: str, drawn, tip: str = "") -> None:
+        """A line of the legend and, with a tip, what is said where the mouse is."""
+        self.legend.items.append(models.LegendItem(label=label, renderers=[drawn]))  # pyright: ignore[reportArgumentType]
+        if tip:
+            self.figure.add_tools(models.HoverTool(renderers=[drawn], tooltips=[(label, tip)]))
 
 
 class PhaseChart(Chart):
@@ -121,15 +103,13 @@ class PhaseChart(Chart):
 
     def __init__(self):
         across, up = CONTROLS["C_W"], CONTROLS["C_b"]
-        assert isinstance(across, Number)
-        assert isinstance(up, Number)
         super().__init__(
             "phase", "Phases, for an input of size 1", "weight variance C_W", "bias variance C_b",
-            x_range=Range1d(start=across.low, end=across.high), y_range=Range1d(start=up.low - 0.05, end=up.high),
+            x_range=(across.low, across.high), y_range=(up.low - 0.05, up.high),
         )  # fmt: skip
         blank: dict[str, Any] = {"image": [np.zeros((1, 1))], "x": [0.0], "y": [0.0], "dw": [0.0], "dh": [0.0]}
-        self.image = ColumnDataSource(blank, name="phase:image")
-        mapper = LinearColorMapper(palette=list(_PHASE_COLOURS), low=-0.5, high=len(PHASES) - 0.5)
+        self.image = models.ColumnDataSource(blank, name="phase:image")
+        mapper = models.LinearColorMapper(palette=list(_PHASE_COLOURS), low=-0.5, high=len(PHASES) - 0.5)
         places = {name: name for name in ("image", "x", "y", "dw", "dh")}
         self.figure.image(**places, source=self.image, color_mapper=mapper, level="underlay")  # pyright: ignore
         for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True):

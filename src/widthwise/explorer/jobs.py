@@ -37,11 +37,7 @@ class Job:
     """
 
     def __init__(
-        self,
-        items: Iterator[Any],
-        tell: Callable[[Any], None],
-        fail: Callable[[str], None],
-        end: Callable[[bool], None],
+        self, items: Iterator, tell: Callable[[Any], None], fail: Callable[[str], None], end: Callable[[bool], None]
     ):
         if not _PLACES.acquire(blocking=False):
             raise InvalidInput("run", f"{MOST_JOBS} runs of this server at work", "a free place", "Try again later.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -14,51 +14,31 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network import MLP
 
 #: Continuous activations, for which Θ exists.
-ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "leaky_relu", "sigmoid", "softplus")
-#: Data sets of one or two features whose size can be chosen.
-DATA = ("circle", "sine", "spiral")
-ALGORITHMS = ("gradient flow", "gradient descent")
+PAGE_ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "leaky_relu", "sigmoid", "softplus")
 #: The deepest network of the page.
-DEEPEST = 50
+DEEPEST_PAGE = 50
 #: Characters of a typed or linked value that are looked at.
-_LONGEST = 40
+_LONGEST_VALUE = 40
 
 
-class Number(NamedTuple):
-    """A number on the page: its label, limits, the slider's step, and whether it is whole."""
+class Control(NamedTuple):
+    """One of several names, `options`; or a number: its limits, the slider's step, and whether it is whole."""
 
     label: str
-    low: float
-    high: float
-    step: float
+    options: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    step: float = 1.0
     whole: bool = False
 
 
-class Choice(NamedTuple):
-    """One of several names."""
-
-    label: str
-    options: tuple[str, ...]
+def _choice(label: str, *options: str) -> Any:
+    return field(default=options[0], metadata={"control": Control(label, options)})
 
 
-CONTROLS: dict[str, Number | Choice] = {
-    "activation": Choice("Activation σ", ACTIVATIONS),
-    "C_W": Number("Weight variance C_W", 0.05, 4.0, 0.01),
-    "C_b": Number("Bias variance C_b", 0.0, 2.0, 0.01),
-    "depth": Number("Depth L (weight layers)", 2, DEEPEST, 1, True),
-    "width": Number("Width n (hidden neurons)", 2, 1024, 1, True),
-    "size_a": Number("Size of input a, x·x/n₀", 0.05, 10.0, 0.05),
-    "size_b": Number("Size of input b, x·x/n₀", 0.05, 10.0, 0.05),
-    "angle": Number("Angle between a and b, degrees", 0.0, 180.0, 1.0),
-    "lambda_b": Number("Learning rate of biases λ_b", 0.0, 2.0, 0.05),
-    "lambda_W": Number("Learning rate of weights λ_W", 0.0, 2.0, 0.05),
-    "networks": Number("Networks to sample", 16, 100_000, 1, True),
-    "seed": Number("Seed", 0, 2**31 - 1, 1, True),
-    "data": Choice("Data", DATA),
-    "points": Number("Training inputs", 2, 4, 1, True),
-    "algorithm": Choice("Algorithm", ALGORITHMS),
-    "trained": Number("Networks to train", 16, 5_000, 1, True),
-}
+def _quantity(start: float, label: str, low: float, high: float, step: float = 1) -> Any:
+    control = Control(label, (), low, high, step, isinstance(start, int))
+    return field(default=start, metadata={"control": control})
 
 
 @dataclass(frozen=True)
@@ -74,22 +54,23 @@ class Settings:
     widthwise.errors.InvalidInput: depth: got '300'; expected a whole number from 2 to 50.
     """
 
-    activation: str = "tanh"
-    C_W: float = 1.5
-    C_b: float = 0.05
-    depth: int = 10
-    width: int = 64
-    size_a: float = 1.0
-    size_b: float = 2.0
-    angle: float = 60.0
-    lambda_b: float = 1.0
-    lambda_W: float = 1.0
-    networks: int = 2000
-    seed: int = 0
-    data: str = "circle"
-    points: int = 3
-    algorithm: str = "gradient flow"
-    trained: int = 256
+    activation: str = _choice("Activation σ", *PAGE_ACTIVATIONS)
+    C_W: float = _quantity(1.5, "Weight variance C_W", 0.05, 4.0, 0.01)
+    C_b: float = _quantity(0.05, "Bias variance C_b", 0.0, 2.0, 0.01)
+    depth: int = _quantity(10, "Depth L (weight layers)", 2, DEEPEST_PAGE)
+    width: int = _quantity(64, "Width n (hidden neurons)", 2, 1024)
+    size_a: float = _quantity(1.0, "Size of input a, x·x/n₀", 0.05, 10.0, 0.05)
+    size_b: float = _quantity(2.0, "Size of input b, x·x/n₀", 0.05, 10.0, 0.05)
+    angle: float = _quantity(60.0, "Angle between a and b, degrees", 0.0, 180.0, 1.0)
+    lambda_b: float = _quantity(1.0, "Learning rate of biases λ_b", 0.0, 2.0, 0.05)
+    lambda_W: float = _quantity(1.0, "Learning rate of weights λ_W", 0.0, 2.0, 0.05)
+    networks: int = _quantity(2000, "Networks to sample", 16, 100_000)
+    seed: int = _quantity(0, "Seed", 0, 2**31 - 1)
+    # data sets of one or two features whose size can be chosen
+    data: str = _choice("Data", "circle", "sine", "spiral")
+    points: int = _quantity(3, "Training inputs", 2, 4)
+    algorithm: str = _choice("Algorithm", "gradient flow", "gradient descent")
+    trained: int = _quantity(256, "Networks to train", 16, 5_000)
 
     def changed(self, name: str, value: Any) -> Settings:
         """With one value replaced by a typed or linked one, which is checked."""
@@ -105,10 +86,9 @@ class Settings:
     @property
     def query(self) -> str:
         """The query of a link that restores this state; values that are as at the start are left out."""
-        start = Settings()
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        differ = {name: value for name, value in given.items() if value != getattr(start, name)}
-        return "?" + urlencode({name: _text(value) for name, value in differ.items()})
+        differ = {name: value for name, value in vars(self).items() if value != getattr(Settings, name)}
+        texts = {name: f"{value:.12g}" if isinstance(value, float) else value for name, value in differ.items()}
+        return "?" + urlencode(texts)
 
     @classmethod
     def restored(cls, query: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -134,6 +114,9 @@ class Settings:
         return np.array([[a, 0.0], [b * math.cos(angle), b * math.sin(angle)]])
 
 
+CONTROLS: dict[str, Control] = {one.name: one.metadata["control"] for one in fields(Settings)}
+
+
 def check(name: str, value: Any) -> Any:
     """A value for one control, from text or a number; anything else is refused by name.
 
@@ -141,20 +124,16 @@ def check(name: str, value: Any) -> Any:
     (0.17, 128)
     """
     control = CONTROLS[name]
-    if isinstance(control, Choice):
+    if control.options:
         if value not in control.options:
-            raise UnknownName.of(name, str(value)[:_LONGEST], control.options)
+            raise UnknownName.of(name, str(value)[:_LONGEST_VALUE], control.options)
         return value
     try:
-        number = float(value if not isinstance(value, str) else value.strip()[:_LONGEST])
+        number = float(value if not isinstance(value, str) else value.strip()[:_LONGEST_VALUE])
     except (TypeError, ValueError):
         number = math.nan
     if not control.low <= number <= control.high or (control.whole and number != int(number)):
         kind = "a whole number" if control.whole else "a number"
-        got = repr(value[:_LONGEST]) if isinstance(value, str) else f"{value!r}"
+        got = repr(value[:_LONGEST_VALUE]) if isinstance(value, str) else f"{value!r}"
         raise InvalidInput(name, got, f"{kind} from {control.low:.10g} to {control.high:.10g}")
     return int(number) if control.whole else number
-
-
-def _text(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)

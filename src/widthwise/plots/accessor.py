@@ -45,12 +45,9 @@ class Figures:
     def plot(self, *arguments: Any, **options: Any) -> Any:
         """The figure that suits the Dataset; arguments as in the function that draws it."""
         if self.kind not in _BY_KIND:
-            expected = "a Dataset of " + ", ".join(_BY_KIND)
-            raise InvalidInput("dataset", f"one of kind {self.kind!r}", expected)
-        name = _BY_KIND[self.kind]
-        if self.kind == "train":
-            return self._draw(name, None, self._dataset, *arguments, **options)
-        return self._draw(name, self._dataset, *arguments, **options)
+            raise InvalidInput("dataset", f"one of kind {self.kind!r}", "a Dataset of " + ", ".join(_BY_KIND))
+        first = (None, self._dataset) if self.kind == "train" else (self._dataset,)
+        return self._draw(_BY_KIND[self.kind], *first, *arguments, **options)
 
     def plot_flow(self, measurement: xr.Dataset | None = None) -> Any:
         return self._draw("plot_flow", self._dataset, measurement)

@@ -6,7 +6,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -25,10 +25,12 @@ def cell(value: Any) -> str:
     return escape(str(value))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
     """A table that scrolls by itself on a narrow page; the head may hold markup."""
     rows = [list(row) for row in rows]
-    kinds = [_kind([row[i] for row in rows]) for i in range(len(head))]
+    # numbers to the right, words to the left, long ones with room
+    longest = [max((len(row[i]) for row in rows if isinstance(row[i], str)), default=-1) for i in range(len(head))]
+    kinds = ["" if length < 0 else " class=long" if length > 24 else " class=word" for length in longest]
     top = "".join(f"<th scope='col'{kind}>{h}</th>" for h, kind in zip(head, kinds, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{kind}>{cell(c)}</td>" for c, kind in zip(row, kinds, strict=True)) + "</tr>"
@@ -36,12 +38,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "")
     )
     title = f"<caption>{caption}</caption>" if caption else ""
     return f"<div class='scroll'><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _kind(column: list[Any]) -> str:
-    """The class of a column: numbers to the right, words to the left, long ones with room."""
-    words = [value for value in column if isinstance(value, str)]
-    return "" if not words else " class=long" if max(map(len, words)) > 24 else " class=word"
 
 
 def image(svg: str) -> str:
@@ -59,20 +55,19 @@ def figure(draw: Callable[[], Any], caption: str, alt: str) -> str:
     )
 
 
-def equations(parts: Sequence[tuple[str, str]]) -> str:
+def equations(parts: Mapping[str, str]) -> str:
     """Equations on a line of their own that wraps: TeX, and the words that are read out where it is not seen."""
-    return f"<p class='equation'>{''.join(_equation(*part) for part in parts)}</p>"
+    images = []
+    for tex, words in parts.items():
+        text = io.BytesIO()
+        with look():
+            math_to_image(f"${tex}$", text, prop=FontProperties(size=13), format="svg")
+        svg = "\n".join(line for line in text.getvalue().decode().splitlines() if "<dc:date>" not in line)
+        images.append(f"<img src='{image(svg)}' alt='{escape(words, quote=True)}'>")
+    return f"<p class='equation'>{''.join(images)}</p>"
 
 
-def _equation(tex: str, words: str) -> str:
-    text = io.BytesIO()
-    with look():
-        math_to_image(f"${tex}$", text, prop=FontProperties(size=13), format="svg")
-    svg = "\n".join(line for line in text.getvalue().decode().splitlines() if "<dc:date>" not in line)
-    return f"<img src='{image(svg)}' alt='{escape(words, quote=True)}'>"
-
-
-def paragraphs(text: str) -> str:
+def marked_up(text: str) -> str:
     """Plain text with blank lines between paragraphs; C_b and l^2 become subscripts and superscripts."""
     blocks = [block.split("\n") for block in text.split("\n\n") if block.strip()]
     found = "".join("<p>" + "<br>".join(escape(line.strip()) for line in block) + "</p>" for block in blocks)
@@ -84,7 +79,7 @@ def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
-STYLE = """
+REPORT_STYLE = """
 :root{--ink:#1d2733;--soft:#5a6672;--line:#d9dee3;--accent:#1b3a57;--paper:#fff;--band:#f4f6f8}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-#: Equations as (TeX, what is read out), several in a line.
+#: Equations of a section in TeX, several in a line, each with what is read out.
 EQUATIONS = {
-    "criticality": (
-        (r"K \to C_b + C_W \langle\sigma^2\rangle", "K goes to C_b plus C_W times the mean of sigma squared"),
-        (r"\chi_\perp = C_W \langle\sigma'^2\rangle", "chi perp is C_W times the mean of sigma prime squared"),
-        (
-            r"\chi_\parallel = \frac{C_W}{K}\langle z\,\sigma\,\sigma'\rangle",
-            "chi parallel is C_W over K times the mean of z sigma sigma prime",
-        ),
-    ),
-    "kernels": (
-        (r"K' = C_b + C_W\langle\sigma_a\sigma_b\rangle", "next K is C_b plus C_W times the mean of sigma a sigma b"),
-        (
-            r"\Theta' = \lambda_b + \lambda_W\langle\sigma_a\sigma_b\rangle + "
-            r"C_W\,\Theta\,\langle\sigma'_a\sigma'_b\rangle",
+    "criticality": {
+        r"K \to C_b + C_W \langle\sigma^2\rangle": "K goes to C_b plus C_W times the mean of sigma squared",
+        r"\chi_\perp = C_W \langle\sigma'^2\rangle": "chi perp is C_W times the mean of sigma prime squared",
+        r"\chi_\parallel = \frac{C_W}{K}\langle z\,\sigma\,\sigma'\rangle": "chi parallel is C_W over K times the mean "
+        "of z sigma sigma prime",
+    },
+    "kernels": {
+        r"K' = C_b + C_W\langle\sigma_a\sigma_b\rangle": "next K is C_b plus C_W times the mean of sigma a sigma b",
+        r"\Theta' = \lambda_b + \lambda_W\langle\sigma_a\sigma_b\rangle + "
+        r"C_W\,\Theta\,\langle\sigma'_a\sigma'_b\rangle": (
             "next Theta is lambda b plus lambda W times the mean of sigma a sigma b, plus C_W Theta times the mean of "
-            "sigma prime a sigma prime b",
+            "sigma prime a sigma prime b"
         ),
-    ),
-    "finite width": (
-        (r"E[z\,z] = K + \frac{G_1}{n}", "the mean of z z is K plus G1 over n"),
-        (r"E[\hat H] = \Theta + \frac{H_1}{n}", "the mean of the tangent kernel is Theta plus H1 over n"),
-        (
-            r"\mathrm{cov}(z_i^2, z_j^2) = \frac{V}{n}\quad (i \neq j)",
-            "the squares of two outputs have covariance V over n",
-        ),
-        (
-            r"\mathrm{cov}(\hat H_{ii}, \hat H_{jj}) = \frac{A}{n}\quad (i \neq j)",
-            "the tangent kernels of two outputs have covariance A over n",
-        ),
-    ),
-    "training": (
-        (r"\bar z = \Theta_{xA}\Theta_{AA}^{-1}\,y", "the mean is Theta x A times the inverse of Theta A A times y"),
-        (r"\mathrm{cov} = M K M^{T}", "the covariance is M K M transposed"),
-        (r"M = 1 - \Theta_{xA}\Theta_{AA}^{-1}", "M is one minus Theta x A times the inverse of Theta A A"),
-    ),
+    },
+    "finite width": {
+        r"E[z\,z] = K + \frac{G_1}{n}": "the mean of z z is K plus G1 over n",
+        r"E[\hat H] = \Theta + \frac{H_1}{n}": "the mean of the tangent kernel is Theta plus H1 over n",
+        r"\mathrm{cov}(z_i^2, z_j^2) = \frac{V}{n}\quad (i \neq j)": "the squares of two outputs have covariance "
+        "V over n",
+        r"\mathrm{cov}(\hat H_{ii}, \hat H_{jj}) = \frac{A}{n}\quad (i \neq j)": "the tangent kernels of two outputs "
+        "have covariance A over n",
+    },
+    "training": {
+        r"\bar z = \Theta_{xA}\Theta_{AA}^{-1}\,y": "the mean is Theta x A times the inverse of Theta A A times y",
+        r"\mathrm{cov} = M K M^{T}": "the covariance is M K M transposed",
+        r"M = 1 - \Theta_{xA}\Theta_{AA}^{-1}": "M is one minus Theta x A times the inverse of Theta A A",
+    },
 }
 
 TEXT = {
@@ -60,54 +53,25 @@ TEXT = {
     "are the inputs of the entry with the worst pull, whose values follow; the probability is that of a larger χ².",
 }
 
-#: Captions of figures as (caption, what is read out).
-FIGURES = {
-    "phase": (
-        "Phases of the activation over the variances of weights and biases. Grey lines: χ<sub>⊥</sub> at the kernel "
-        "that an input with x·x/n<sub>0</sub> = 1 reaches.",
-        "phase diagram",
-    ),
-    "rates": (
-        "First panel: learning rates, at the critical initialisation, with which every layer contributes equally to "
-        "the neural tangent kernel Θ. Second panel: the contributions.",
-        "learning rates by layer",
-    ),
-    "flow": (
-        "Lines: theory at infinite width. Points: sampled networks at the output, extrapolated to infinite width, with "
-        "one standard error.",
-        "kernels against the layer",
-    ),
-    "spectrum": (
-        "Eigenvalues of Θ set the speed at which directions in the space of targets are learnt; the largest stable "
-        "step of gradient descent is 2 over the largest.",
-        "spectrum of the kernels",
-    ),
-    "depth": (
-        "Input 0: kernels, and every tensor over its natural scale, layer by layer. What a network shows is the ratio "
-        "over the width of the layer below.",
-        "dimensionless ratios against depth",
-    ),
-    "density": (
-        "One output at input 0: points are sampled networks, lines the Gaussian of infinite width, the density to "
-        "order 1/n and the exact one.",
-        "density of the output",
-    ),
-    "running": (
-        "First panel: the quadratic coupling of m neurons of a layer; it runs with m because the neurons share one "
-        "random kernel. Second panel: the relative variance of that kernel.",
-        "running couplings",
-    ),
-    "predictions": (
-        "First panel: bars are one standard deviation over initialisations, of the ensemble and not of its mean. "
-        "Second panel: that standard deviation; bars are standard errors.",
-        "trained outputs",
-    ),
-    "curves": (
-        "Gradient descent: outputs at the test inputs, predicted to order 1/n, and those of real networks.",
-        "learning curves",
-    ),
-    "agreement": (
-        "Every distinct entry at the output, bars of one standard error.",
-        "measured minus predicted",
-    ),
+#: Captions of figures by what is read out.
+CAPTIONS = {
+    "phase diagram": "Phases of the activation over the variances of weights and biases. Grey lines: χ<sub>⊥</sub> at "
+    "the kernel that an input with x·x/n<sub>0</sub> = 1 reaches.",
+    "learning rates by layer": "First panel: learning rates, at the critical initialisation, with which every layer "
+    "contributes equally to the neural tangent kernel Θ. Second panel: the contributions.",
+    "kernels against the layer": "Lines: theory at infinite width. Points: sampled networks at the output, "
+    "extrapolated to infinite width, with one standard error.",
+    "spectrum of the kernels": "Eigenvalues of Θ set the speed at which directions in the space of targets are "
+    "learnt; the largest stable step of gradient descent is 2 over the largest.",
+    "dimensionless ratios against depth": "Input 0: kernels, and every tensor over its natural scale, layer by layer. "
+    "What a network shows is the ratio over the width of the layer below.",
+    "density of the output": "One output at input 0: points are sampled networks, lines the Gaussian of infinite "
+    "width, the density to order 1/n and the exact one.",
+    "running couplings": "First panel: the quadratic coupling of m neurons of a layer; it runs with m because the "
+    "neurons share one random kernel. Second panel: the relative variance of that kernel.",
+    "trained outputs": "First panel: bars are one standard deviation over initialisations, of the ensemble and not of "
+    "its mean. Second panel: that standard deviation; bars are standard errors.",
+    "learning curves": "Gradient descent: outputs at the test inputs, predicted to order 1/n, and those of real "
+    "networks.",
+    "measured minus predicted": "Every distinct entry at the output, bars of one standard error.",
 }

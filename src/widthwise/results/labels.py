@@ -33,9 +33,6 @@ MEANING = {
     "log_evidence0": "log probability of the training targets at infinite width",
     "log_evidence1": "coefficient of 1/n in the log probability of the training targets (theory §9)",
     "log_evidence": "log probability of the training targets",
-    "bias": "squared bias over initialisations",
-    "variance": "variance over initialisations",
-    "error": "expected squared error over initialisations",
     "kernel": "mean neural tangent kernel after training",
     "kernel0": "neural tangent kernel at infinite width (theory §2)",
     "initial1": "coefficient of 1/n in the mean neural tangent kernel at initialisation (theory §3)",
@@ -45,7 +42,7 @@ MEANING = {
 } | {
     f"{name}{power}": f"{meaning} {at}"
     for name, meaning in (("bias", "squared bias"), ("variance", "variance"), ("error", "expected squared error"))
-    for power, at in ((0, "at infinite width"), (1, ": coefficient of 1/n"))
+    for power, at in (("", "over initialisations"), (0, "at infinite width"), (1, ": coefficient of 1/n"))
 }
 MEANING |= {f"{name}_by_layer": f"{MEANING[name]}, part of one layer" for name in ("kernel0", "initial1", "change1")}
 

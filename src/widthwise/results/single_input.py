@@ -10,15 +10,14 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import AccuracyWarning, UnknownName
-from widthwise.flow.one_input.deep_flow import SingleFlow, existing, single_flow
+from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.rules import RULES
-from widthwise.network import MLP, Network, plain
+from widthwise.network import Network, plain
 from widthwise.network.inputs import check_one_input
-from widthwise.results.finite_width import check_names
 from widthwise.results.labels import label, layer_coordinate
-from widthwise.results.theory import WORTH_A_WARNING
-from widthwise.tensors import CORRECTIONS, MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA
+from widthwise.results.theory import NOTABLE_ERROR, names_in_order
+from widthwise.tensors import MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA
 
 
 def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
@@ -53,11 +52,17 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     net = plain(net, "single_input")
     if layers not in ("all", "last"):
         raise UnknownName.of("layers", layers, ("all", "last"))
-    wanted, with_theta = _wanted(net, tensors)
+    if tensors is None:
+        wanted = existing(*net.activations)
+        with_theta = all(sigma.exists_at_one_input(1, 1) for sigma in net.activations)
+    else:
+        names = names_in_order(tensors, tuple(TENSORS))
+        wanted = tuple(name for name in RULES if name in names)
+        with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
     flow = single_flow(net, check_one_input(x, net.widths[0]), wanted, with_theta)
-    if flow.error > WORTH_A_WARNING:
+    if flow.error > NOTABLE_ERROR:
         warnings.warn(
-            f"single_input: estimated relative error {flow.error:.1e}, above {WORTH_A_WARNING:.0e}, in some Gaussian "
+            f"single_input: estimated relative error {flow.error:.1e}, above {NOTABLE_ERROR:.0e}, in some Gaussian "
             "expectations: the activation varies too fast at the largest kernel on the way",
             AccuracyWarning,
             stacklevel=2,
@@ -65,39 +70,22 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     kept = slice(-1, None) if layers == "last" else slice(None)
     width = xr.DataArray(np.asarray(net.widths[:-1])[kept], dims="layer")
     coords = layer_coordinate(tuple(range(1, net.depth + 1))[kept]).assign(width=width)
-    variables = {name: (("layer",), values[kept]) for name, values in _columns(flow).items()}
-    ds = label(variables, net, coords, kind="single input", order=1, route=flow.route, numerical_error=flow.error)
-    return _described(ds)
-
-
-def _columns(flow: SingleFlow) -> dict[str, np.ndarray]:
     columns = {"K": value_of(flow.K), "log_K": log_of(flow.K)}
     if flow.Theta is not None:
         columns |= {"Theta": value_of(flow.Theta), "log_Theta": log_of(flow.Theta)}
-    return columns | {f"{name}_ratio": values for name, values in flow.ratios.items()}
-
-
-def _described(ds: xr.Dataset) -> xr.Dataset:
-    for name in ds.data_vars:
-        stem = str(name).removesuffix("_ratio").removeprefix("log_")
-        if str(name).startswith("log_"):
-            ds[name].attrs["long_name"] = f"natural logarithm of {stem}"
-        elif stem in CORRECTIONS:
-            K_power, Theta_power = scale = TENSORS[stem].scale
-            section = "§5" if stem in MEANS else "§4"
-            ds[name].attrs |= {
-                "long_name": f"{stem}/{SCALE_TEXT[scale]} at one input (theory {section})",
-                "K_power": K_power,
-                "Theta_power": Theta_power,
-            }
+    columns |= {f"{name}_ratio": values for name, values in flow.ratios.items()}
+    variables = {name: (("layer",), values[kept]) for name, values in columns.items()}
+    ds = label(variables, net, coords, kind="single input", order=1, route=flow.route, numerical_error=flow.error)
+    for name in ("log_K", "log_Theta"):
+        if name in ds:
+            ds[name].attrs["long_name"] = f"natural logarithm of {name.removeprefix('log_')}"
+    for name in flow.ratios:
+        K_power, Theta_power = scale = TENSORS[name].scale
+        section = "§5" if name in MEANS else "§4"
+        ds[f"{name}_ratio"].attrs |= {
+            "long_name": f"{name}/{SCALE_TEXT[scale]} at one input (theory {section})",
+            "K_power": K_power,
+            "Theta_power": Theta_power,
+        }
     ds["width"].attrs["long_name"] = "n of the layer's 1/n: the width of the layer below"
     return ds
-
-
-def _wanted(net: MLP, tensors: Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
-    """Tensors of order 1/n, and whether Θ is needed."""
-    if tensors is None:
-        return existing(*net.activations), all(sigma.exists_at_one_input(1, 1) for sigma in net.activations)
-    names = check_names(tensors, tuple(TENSORS))
-    wanted = tuple(name for name in RULES if name in names)
-    return wanted, "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))

@@ -41,10 +41,7 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             loaded = dataset.load()
     except (OSError, ValueError, KeyError) as error:
         raise InvalidInput("path", f"'{source}', which cannot be read ({error})", "a NetCDF 4 file") from error
-    loaded.attrs = {name: _plain(value) for name, value in loaded.attrs.items()}
+    # numbers come back from HDF5 as numpy scalars or arrays of one; they were plain Python numbers
+    alone = {name: value.item() for name, value in loaded.attrs.items() if getattr(value, "size", 0) == 1}
+    loaded.attrs |= alone
     return loaded
-
-
-def _plain(value):
-    """Numbers come back from HDF5 as numpy scalars; attributes were plain Python numbers."""
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value

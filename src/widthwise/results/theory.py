@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.errors import AccuracyWarning, InvalidInput, UnknownName
+from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, check_network, plain
+from widthwise.flow.tensors.rules import READS
+from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
+from widthwise.memory import available_bytes, readable, require_memory
+from widthwise.network import MLP, Network, check_inputs, check_network, plain
 from widthwise.progress import DelayedProgress
-from widthwise.results.finite_width import check_names, check_tolerance, finite_variables, wanted_tensors
 from widthwise.results.labels import label, layer_coordinate
-from widthwise.tensors import KERNELS
+from widthwise.tensors import FOURS, KERNELS, TENSORS, dimensions
 
 #: Estimated relative errors above this are worth a warning.
-WORTH_A_WARNING = 1e-9
+NOTABLE_ERROR = 1e-9
+#: float64 arithmetic gives no more than this.
+_FINEST = 1e-13
 
 
 def theory(
@@ -68,22 +71,22 @@ def theory(
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
     if layers not in ("all", "last"):
         raise UnknownName.of("layers", layers, ("all", "last"))
-    X, number, tolerance = check_inputs(X, net.widths[0]), _number_type(dtype), check_tolerance(tolerance)
+    X, number, tolerance = check_inputs(X, net.widths[0]), _number_type(dtype), _check_accuracy(tolerance)
     if order == 0:
-        names, missing = KERNELS if tensors is None else check_names(tensors, KERNELS), ""
+        names, missing = KERNELS if tensors is None else names_in_order(tensors, KERNELS), ""
     else:
         if X2 is not None:
             raise InvalidInput(
                 "X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together."
             )
         net = plain(net, "theory(order=1)")
-        names, missing = wanted_tensors(net, tensors)
+        names, missing = _names_that_exist(net, tensors)
     if set(names) <= set(KERNELS):
-        variables, flow = _infinite(net, X, X2, names, layers, number, progress)
-        level = WORTH_A_WARNING
+        flow, level = _infinite(net, X, X2, names, layers, number, progress), NOTABLE_ERROR
+        corrections = {}
     else:
-        variables, flow = finite_variables(plain(net, "theory(order=1)"), X, names, layers, number, tolerance, progress)
-        level = max(10.0 * tolerance, WORTH_A_WARNING)
+        flow = _to_order_one(plain(net, "theory(order=1)"), X, names, layers, number, tolerance, progress)
+        level, corrections = max(10.0 * tolerance, NOTABLE_ERROR), flow.tensors
     if flow.error > level:
         warnings.warn(
             f"theory: estimated relative error {flow.error:.1e}, above {level:.0e}, in some entries: a kinked "
@@ -96,17 +99,46 @@ def theory(
     details = {"kind": "theory", "order": order, "route": flow.route, "numerical_error": error}
     if missing:
         details["missing"] = missing
+    found = {name: getattr(flow, name).astype(number, copy=False) for name in names if name in KERNELS} | corrections
+    variables = {name: (("layer", *dimensions(name)), found[name]) for name in names}
     return label(variables, net, layer_coordinate(flow.layers), **details)
 
 
 def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, bar: bool | None):
     X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
-    _check_size(net, X, X2, names, layers, number)
+    entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
+    options = {
+        "layers='last'": layers == "all" and net.depth > 1,
+        "tensors=['K']": len(names) > 1,
+        "dtype='float32'": number == np.dtype("float64"),
+        "fewer inputs, or X2= for one rectangle at a time": True,
+    }
+    require_memory(
+        entries[0] * entries[1] * len(names) * kept * number.itemsize,
+        f"{entries[0]} × {entries[1]} entries, {len(names)} kernels, {kept} layers in {number}",
+        "Use " + ", ".join(text for text, helps in options.items() if helps) + ".",
+    )
     with DelayedProgress("kernels", bar) as progress:
-        flow = kernel_flow(
+        return kernel_flow(
             net, X, X2, with_theta="Theta" in names, last_only=layers == "last", dtype=number, progress=progress
         )
-    return {name: (("layer", "a", "b"), getattr(flow, name)) for name in names}, flow
+
+
+def _to_order_one(net: MLP, X, names: tuple[str, ...], layers: str, number: np.dtype, tolerance: float, bar):
+    narrow = [layer for layer, width in enumerate(net.widths[1:-1], 1) if width == 1]
+    if narrow:  # it is a network, but 1/n = 1 is no small number to expand in
+        warnings.warn(
+            f"theory: width 1 at hidden layer {narrow[0]}: 1/n is not small there, and the expansion in it need not "
+            "be close to the network; exact_law is exact at any width for one input",
+            ExpansionWarning,
+            stacklevel=3,
+        )
+    _require_tensor_room(net, len(X), names, layers, number)
+    with DelayedProgress("tensors of order 1/n", bar) as progress:
+        return finite_flow(
+            net, X, tuple(name for name in names if name not in KERNELS), with_theta="Theta" in names,
+            last_only=layers == "last", tolerance=tolerance, dtype=number, progress=progress,
+        )  # fmt: skip
 
 
 def _number_type(dtype: Any) -> np.dtype:
@@ -116,16 +148,79 @@ def _number_type(dtype: Any) -> np.dtype:
     raise InvalidInput("dtype", repr(dtype), "'float64' or 'float32'")
 
 
-def _check_size(net: Network, X, X2, wanted, layers: str, number: np.dtype) -> None:
-    entries = len(X) * len(X if X2 is None else X2) * len(wanted)
+def names_in_order(tensors: Any, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The asked-for names in the library's own order."""
+    names = [tensors] if isinstance(tensors, str) else list(tensors)
+    for name in names:
+        if name not in known:
+            raise UnknownName.of("tensors", name, known)
+    if not names:
+        raise InvalidInput("tensors", "an empty list", f"some of {', '.join(known)}")
+    return tuple(name for name in known if name in names)
+
+
+def _names_that_exist(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
+    """Names to compute, and why the others of the default are left out ("" if none is).
+
+    Tensors that are asked for by name and do not exist for the activation raise; by default all that exist are taken.
+    """
+    if tensors is not None:
+        names = names_in_order(tensors, tuple(TENSORS))
+        check_existence(net.activations, tuple(name for name in names if name not in KERNELS))
+        return names, ""
+    found, reason = [], ""
+    for name in TENSORS:
+        try:
+            check_existence(net.activations, () if name == "K" else ("H1",) if name == "Theta" else (name,))
+            found.append(name)
+        except NotDifferentiable as error:
+            reason = reason or str(error)
+    return tuple(found), reason
+
+
+def _check_accuracy(tolerance: Any) -> float:
+    try:
+        value = float(tolerance)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not _FINEST <= value <= 1e-2:
+        raise InvalidInput(
+            "tolerance",
+            repr(tolerance),
+            f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01",
+            "Leave it at its default of 1e-9 unless time matters.",
+        )
+    return value
+
+
+def _require_tensor_room(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> None:
+    """Refuse before allocation, with what would fit."""
+    needed, limit = estimate_bytes(net, inputs, names, layers, number), available_bytes()
+    single = np.dtype("float32")
+    choices = {
+        "layers='last'": (names, "last", number),
+        "dtype='float32'": (names, layers, single),
+        "layers='last', dtype='float32'": (names, "last", single),
+        "tensors=['V'], layers='last'": (("V",), "last", number),
+    }
+    sizes = {text: estimate_bytes(net, inputs, *choice) for text, choice in choices.items()}
+    fitting = [f"{text} ({readable(size)})" for text, size in sizes.items() if size <= limit and size < needed]
+    most = int(inputs * (limit / needed) ** 0.25)
     kept = 1 if layers == "last" else net.depth
-    shape = f"{len(X)} × {len(X if X2 is None else X2)} entries, {len(wanted)} kernels, {kept} layers in {number}"
-    options = []
-    if layers == "all" and net.depth > 1:
-        options.append("layers='last'")
-    if len(wanted) > 1:
-        options.append("tensors=['K']")
-    if number == np.dtype("float64"):
-        options.append("dtype='float32'")
-    options.append("fewer inputs, or X2= for one rectangle at a time")
-    require_memory(entries * kept * number.itemsize, shape, "Use " + ", ".join(options) + ".")
+    require_memory(
+        needed,
+        f"{len(names)} tensors of {inputs} inputs, up to {inputs}⁴ entries each, {kept} layers in {number}",
+        "What would fit: " + ", or ".join([*fitting, f"up to {most} inputs"]) + ".",
+    )
+
+
+def estimate_bytes(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> int:
+    """What is kept, and what the step from one layer to the next holds besides."""
+    full = inputs**4
+    fours = tuple(name for name in names if name in FOURS)
+    carried = [name for name in required(tuple(n for n in names if n not in KERNELS)) if name in FOURS]
+    reads = max((len(READS[name]) for name in carried), default=0)
+    kept = len(fours) * (1 if layers == "last" else net.depth) * full * number.itemsize
+    # tensors below and above, what one rule reads, its temporaries, the lookup of sorted quadruples, their values
+    working = (2 * len(carried) + reads + 4) * full * 8 + 5 * full + 60 * 8 * full // 24
+    return kept + (working if carried else 0)

@@ -1,25 +1,32 @@
-"""K, Θ and every dimensionless ratio with depth, beside their laws of large depth (theory §7)."""
+"""Phases, laws of large depth and learning rates that make every layer count equally (theory §7)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
+from scipy.ndimage import distance_transform_edt
 
+from widthwise.activations import resolve
 from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.kernel_fixed_points import fixed_points
+from widthwise.criticality.learning_rates import LearningRates
+from widthwise.criticality.phase_grid import PHASES, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, plain
-from widthwise.plots.style import COLOURS, layer_ticks, look, panels, symbol
+from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
 from widthwise.results.labels import network_of
 from widthwise.tensors import SCALE_TEXT
 
 #: From this depth on, depth and ratios are drawn on logarithmic axes.
 _DEEP = 24
+_SHADES = ("#e9eef3", "#ffffff", "#f3ddcf", "#c9c9c9")
 _TEX = str.maketrans({"Θ": r"\Theta", "²": "^2", "³": "^3"})
 
 
@@ -35,10 +42,6 @@ def plot_depth(flow: xr.Dataset) -> Figure:
 
     At a critical initialisation the laws are powers of depth; elsewhere K and Θ tend to fixed points, and the ratios
     have no law. Negative quantities are drawn with their sign turned, which the title of the panel says.
-
-    Returns
-    -------
-    A matplotlib Figure.
 
     >>> import widthwise as ww
     >>> figure = plot_depth(ww.single_input(ww.MLP([1] + [64] * 49 + [1], "tanh"), [1.0], tensors=["V"]))
@@ -88,9 +91,9 @@ def _written(name: str, variable: xr.DataArray) -> str:
 def laws(net: MLP, flow: xr.Dataset) -> Law:
     """Power laws if the network is critical, uniform and of equal widths; else fixed points."""
     layer = flow["layer"].values.astype(float)
-    point = _critical(net)
+    point = _point_of(net)
     if point is None:
-        return _fixed(net, flow)
+        return _fixed_law(net, flow)
     growth = point.laws(lambda_b=net.lambda_b[-1], lambda_W=net.lambda_W[-1], K=float(flow["K"].values[-1]))
     curves = {f"{name}_ratio": c * layer ** growth.exponent[name] for name, c in growth.coefficient.items()}
     if "Theta" in flow:
@@ -103,7 +106,7 @@ def laws(net: MLP, flow: xr.Dataset) -> Law:
     return Law(curves, "leading law of large depth at criticality")
 
 
-def _critical(net: MLP):
+def _point_of(net: MLP):
     """The critical point if the network sits on it with uniform rates and equal hidden widths."""
     try:
         point = critical(net.activation)
@@ -118,7 +121,7 @@ def _critical(net: MLP):
     return point if same and close and net.depth > 1 else None
 
 
-def _fixed(net: MLP, flow: xr.Dataset) -> Law:
+def _fixed_law(net: MLP, flow: xr.Dataset) -> Law:
     """K* and, where gradients decay, Θ* = (λ_b + λ_W⟨σ²⟩)/(1 − χ_⊥), of layers like the last one."""
     try:
         point = fixed_points(net.activation, net.C_b[-1], net.C_W[-1]).reached_from(float(flow["K"].values[0]))
@@ -132,3 +135,94 @@ def _fixed(net: MLP, flow: xr.Dataset) -> Law:
         square = (point.K - net.C_b[-1]) / net.C_W[-1] if net.C_W[-1] else 0.0
         curves["Theta"] = (net.lambda_b[-1] + net.lambda_W[-1] * square) / (1.0 - point.chi_perp) * ones
     return Law(curves, "fixed point of layers like the last one")
+
+
+def plot_phase(diagram: xr.Dataset, net: MLP | None = None) -> Figure:
+    """Phases over C_W and C_b, contours of χ_⊥, the line χ_⊥ = 1, the critical point, and a network's own place.
+
+    >>> import widthwise as ww
+    >>> ds = ww.phase_diagram("tanh", np.linspace(0.5, 3, 20), np.linspace(0, 0.5, 10))
+    >>> figure = plot_phase(ds, ww.MLP([1, 8, 8, 1], "tanh", C_W=1.5, C_b=0.1))
+    >>> figure.axes[0].get_xlabel()
+    '$C_W$'
+    """
+    if "chi_perp" not in diagram or diagram["chi_perp"].ndim != 2 or min(diagram["chi_perp"].shape) < 2:
+        raise InvalidInput("diagram", f"{dict(diagram.sizes)}", "a Dataset of phase_diagram on at least a 2 × 2 grid")
+    C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
+    phase = np.array([[PHASES.index(str(name)) for name in row] for row in diagram["phase"].values])
+    with look():
+        figure, (axis,) = panels(1, 1, 5.2, 3.8)
+        colours: Any = {"cmap": ListedColormap(_SHADES), "norm": BoundaryNorm(np.arange(-0.5, 4.5), 4)}
+        axis.pcolormesh(C_W, C_b, phase, shading="nearest", rasterized=True, **colours)
+        _contours(axis, diagram)
+        _name_phases(axis, C_W, C_b, phase)
+        _draw_critical(axis, diagram)
+        if net is not None:
+            place = (net.C_W[-1], net.C_b[-1])
+            axis.plot(*place, "X", ms=9, color=COLOURS[1], mec="white", label="this network", zorder=5)
+        axis.set(xlabel="$C_W$", ylabel="$C_b$", xlim=(C_W.min(), C_W.max()), title=diagram.attrs.get("activation", ""))
+        margin = 0.02 * (C_b.max() - C_b.min())
+        axis.set_ylim(C_b.min() - margin, C_b.max())
+        lower_legend(figure, axis)
+    return figure
+
+
+def _contours(axis: Axes, diagram: xr.Dataset) -> None:
+    chi = np.where(np.isfinite(diagram["K_star"].values), diagram["chi_perp"].values, np.nan)
+    if not np.isfinite(chi).any():
+        return
+    levels = [x for x in (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0) if np.nanmin(chi) < x < np.nanmax(chi)]
+    if levels:
+        drawn = axis.contour(diagram["C_W"], diagram["C_b"], chi, levels=levels, colors="0.55", linewidths=0.7)
+        axis.clabel(drawn, fmt=lambda x: rf"$\chi_\perp$={x:g}", fontsize=7)
+
+
+def _name_phases(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray) -> None:
+    """The word of each phase, deep inside its region."""
+    for index, name in enumerate(PHASES):
+        inside = np.pad(phase == index, 1)
+        depth = np.asarray(distance_transform_edt(inside))[1:-1, 1:-1]
+        if depth.max(initial=0.0) < 2.0:
+            continue
+        row, column = np.unravel_index(np.argmax(depth), depth.shape)
+        box = {"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.8}
+        axis.text(C_W[column], C_b[row], name, ha="center", va="center", style="italic", bbox=box, zorder=4)
+
+
+def _draw_critical(axis: Axes, diagram: xr.Dataset) -> None:
+    sigma = resolve(diagram.attrs["activation"])
+    with suppress(InvalidInput):  # then it is a single point, which follows
+        _, C_W, C_b = critical_line(sigma)
+        axis.plot(C_W, C_b, color=COLOURS[0], label=r"$\chi_\perp = 1$")
+    with suppress(InvalidInput):
+        point = critical(sigma)
+        mark: Any = {"ms": 13, "color": COLOURS[0], "clip_on": False, "zorder": 5}
+        axis.plot(point.C_W, point.C_b, "*", label="critical point", **mark)
+
+
+def plot_learning_rates(rates: LearningRates) -> Figure:
+    """λ_b and λ_W that make every layer count equally, and the shares of the layers in Θ before and after.
+
+    >>> import widthwise as ww
+    >>> figure = plot_learning_rates(ww.criticality.equalise(ww.MLP([2, 16, 16, 1], "tanh")))
+    >>> [axis.get_xlabel() for axis in figure.axes]
+    ['layer', 'layer']
+    """
+    layer = np.arange(1, rates.network.depth + 1)
+    with look():
+        figure, (left, right) = panels(2, 2, 3.9, 3.0)
+        for number, (name, values) in enumerate(((r"$\lambda_b$", rates.lambda_b), (r"$\lambda_W$", rates.lambda_W))):
+            if max(values) > 0.0:
+                marker = MARKERS[number] if len(layer) <= 30 else ""
+                left.plot(layer, values, label=name, marker=marker, **style(number))
+        left.set(yscale="log", ylabel="learning rate")
+        left.legend()
+        for number, (word, shares) in enumerate((("as given", rates.before), ("with these rates", rates.after))):
+            how: dict[str, Any] = {"color": COLOURS[number + 1], "hatch": ("", "//")[number], "edgecolor": "white"}
+            right.bar(layer + 0.2 * (2 * number - 1), shares.layers, 0.4, label=word, **how)
+        right.set_ylabel(r"contribution to $\Theta$")
+        right.set_ylim(0.0, 1.35 * right.get_ylim()[1])
+        right.legend(loc="upper right", ncols=2)
+        for axis in (left, right):
+            layer_ticks(axis, layer)
+    return figure
