@@ -14,8 +14,8 @@ import widthwise as ww
 from widthwise.activations import NAMES as ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
-from widthwise.study.builtin import NAMES as DATA_NAMES
-from widthwise.study.spec import ALGORITHMS
+from widthwise.study.data import BUILT_IN
+from widthwise.study.spec import ALGORITHM_CLASSES
 
 PROGRAM = str(Path(sys.executable).with_name("widthwise"))
 SMALL = ("--widths", "2,8,1", "--points", "2")
@@ -90,6 +90,18 @@ def test_a_spec_file_and_flags_say_the_same(here, capsys):
     _, overridden, _ = call(capsys, "predict", "--spec", "net.toml", "--format", "csv", "--steps", "6",
                             "--learning-rate", "0.1")  # fmt: skip
     assert overridden != from_file
+
+
+def test_a_spec_file_may_name_another_activation_for_every_layer(here, capsys):
+    (here / "mixed.toml").write_text('[network]\nwidths = [2, 8, 8, 1]\nactivation = ["tanh", "gelu"]\n')
+    code, out, _ = call(capsys, "theory", "--spec", "mixed.toml", "--format", "json")
+    assert code == 0
+    study = ww.Study.from_toml("mixed.toml")
+    assert [sigma.name for sigma in study.net.activations] == ["tanh", "gelu"]
+    assert ww.Study.from_dict(json.loads(study.to_json())).net == study.net
+    K = ww.theory(ww.MLP([2, 8, 8, 1], ["tanh", "gelu"]), study.data.X_train)["K"].values
+    assert np.array_equal(json.loads(out)["variables"]["K"]["values"], K)
+    assert not np.allclose(K, ww.theory(ww.MLP([2, 8, 8, 1], ["gelu", "tanh"]), study.data.X_train)["K"].values)
 
 
 def test_points_are_those_of_the_data_set(here, capsys):
@@ -212,7 +224,7 @@ def test_an_interrupted_command_ends_with_130(monkeypatch, capsys):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("widthwise.results.theory", interrupt)
+    monkeypatch.setattr("widthwise.results.theory.theory", interrupt)
     assert call(capsys, "theory") == (130, "", "interrupted\n")
 
 
@@ -225,9 +237,9 @@ def test_warnings_take_one_line_and_none_when_quiet(capsys):
 
 
 def test_completion_knows_every_name():
-    assert set(options.ACTIVATIONS) == set(ACTIVATION_NAMES)
-    assert set(options.DATA_SETS) == set(DATA_NAMES)
-    assert set(options.ALGORITHM_NAMES) == set(ALGORITHMS)
+    assert set(options.ACTIVATION_NAMES) == set(ACTIVATION_NAMES)
+    assert set(options.DATA_SETS) == set(BUILT_IN)
+    assert set(options.ALGORITHM_NAMES) == set(ALGORITHM_CLASSES)
 
 
 def run(*words: str, **more) -> subprocess.CompletedProcess:

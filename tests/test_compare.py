@@ -8,8 +8,7 @@ import xarray as xr
 from scipy import stats
 
 import widthwise as ww
-from widthwise.comparison.probability import chi_square_probability
-from widthwise.comparison.verdicts import AGREES, DISAGREES, ONE_WIDTH, TOO_NARROW, TOO_NOISY
+from widthwise.comparison.verdicts import AGREES, DISAGREES, ONE_WIDTH, TOO_NARROW, TOO_NOISY, chi_square_probability
 from widthwise.errors import InvalidInput
 from widthwise.experiments.correlation import correlation_traces
 from widthwise.experiments.symmetries import distinct_entries

@@ -14,7 +14,7 @@ from torch import nn
 
 import widthwise as ww
 from widthwise.criticality.snippets import snippets
-from widthwise.readers.optax_rates import layer_rates
+from widthwise.readers.jax_models import layer_rates
 from widthwise.readers.weights import findings
 
 torch.set_num_threads(1)
@@ -22,24 +22,30 @@ NET = ww.MLP([5, 96, 80, 3], "tanh", C_b=[0.3, 0.1, 0.1], C_W=[2.0, 1.5, 1.0], l
 X = np.random.default_rng(3).normal(size=(3, 5))
 
 
+def stacked(linear, activations):
+    """Linear layers with activations between them; a single one is repeated."""
+    several = activations if isinstance(activations, list) else [activations] * (len(linear) - 1)
+    between = [part for pair in zip(linear[:-1], several, strict=True) for part in pair if part is not None]
+    return [*between, linear[-1]]
+
+
 def torch_model(widths=NET.widths, activation=nn.Tanh, **more):
-    parts = [[nn.Linear(a, b, **more), activation()] for a, b in pairwise(widths)]
-    return nn.Sequential(*[part for pair in parts for part in pair][:-1])
+    made = [kind and kind() for kind in activation] if isinstance(activation, list) else activation()
+    return nn.Sequential(*stacked([nn.Linear(a, b, **more) for a, b in pairwise(widths)], made))
 
 
 def flax_model(widths=NET.widths, activation=nnx.tanh):
     rngs = nnx.Rngs(0)
-    parts = [[nnx.Linear(a, b, rngs=rngs), activation] for a, b in pairwise(widths)]
-    return nnx.Sequential(*[part for pair in parts for part in pair][:-1])
+    return nnx.Sequential(*stacked([nnx.Linear(a, b, rngs=rngs) for a, b in pairwise(widths)], activation))
 
 
 def equinox_model(widths=NET.widths, activation=jnp.tanh):
     keys = jax.random.split(jax.random.key(0), len(widths))
-    parts = [
-        [eqx.nn.Linear(a, b, key=key), eqx.nn.Lambda(activation)]
-        for a, b, key in zip(widths[:-1], widths[1:], keys[1:], strict=True)
-    ]
-    return eqx.nn.Sequential([part for pair in parts for part in pair][:-1])
+    linear = [eqx.nn.Linear(a, b, key=key) for (a, b), key in zip(pairwise(widths), keys[1:], strict=True)]
+    several = (
+        [f and eqx.nn.Lambda(f) for f in activation] if isinstance(activation, list) else eqx.nn.Lambda(activation)
+    )
+    return eqx.nn.Sequential(stacked(linear, several))
 
 
 MAKE = {
@@ -68,6 +74,73 @@ def test_zero_biases_and_a_known_variance_are_read_back_exactly(package):
     make, init = MAKE[package]
     he = ww.MLP.he([5, 96, 80, 3], "tanh")
     assert FROM[package](init(make(), he, seed=1)) == he
+
+
+MIXED = NET.replace(widths=[5, 96, 80, 48, 3], activation=["tanh", "linear", "gelu"], C_b=0.2, C_W=1.4, lambda_W=2.0)
+#: The same activations as each package has them, None where two Linear layers follow each other.
+MIXED_PARTS = {
+    "torch": [nn.Tanh, None, nn.GELU],
+    "flax": [nnx.tanh, None, lambda z: nnx.gelu(z, approximate=False)],
+    "equinox": [jnp.tanh, None, lambda z: jax.nn.gelu(z, approximate=False)],
+}
+
+
+@pytest.mark.parametrize("package", MAKE)
+def test_another_activation_in_every_layer_survives_the_round_trip(package):
+    make, init = MAKE[package]
+    model = init(make(MIXED.widths, MIXED_PARTS[package]), MIXED, seed=4)
+    reading = ww.read_model(model)
+    assert reading.net.activations == MIXED.activations
+    assert reading.net.widths == MIXED.widths
+    assert reading.findings == ()
+    assert max(np.abs(pull).max() for pull in reading.pulls(MIXED).values()) < 4
+    known = ww.MLP.he([5, 96, 80, 48, 3]).replace(activation=MIXED.activations)
+    assert FROM[package](init(make(MIXED.widths, MIXED_PARTS[package]), known, seed=1)) == known
+
+
+@pytest.mark.parametrize("package", MAKE)
+def test_kernels_of_a_module_with_several_activations_are_those_of_its_network(package):
+    make, init = MAKE[package]
+    model = init(make(MIXED.widths, MIXED_PARTS[package]), MIXED, seed=2)
+    ds = ww.readers.model_kernels(model, X)
+    read = ww.read_model(model).net
+    for name in ("K", "Theta"):
+        np.testing.assert_array_equal(ds[name], ww.theory(read, X)[name])
+    x = jnp.asarray(X, jnp.float32)
+    called = {
+        "torch": lambda: model(torch.tensor(X, dtype=torch.float32)).detach(),
+        "flax": lambda: model(x),
+        "equinox": lambda: jax.vmap(model)(x),
+    }
+    z = np.asarray(called[package](), float)
+    np.testing.assert_allclose(ds["K_model"][-1], z @ z.T / 3, rtol=1e-4, atol=1e-5)
+    swapped = ww.theory(read.replace(activation=["gelu", "linear", "tanh"]), X)["K"]
+    assert float(np.abs(swapped[-1] / ds["K"][-1] - 1).max()) > 0.1  # wrong on purpose: another order
+
+
+def test_writing_activations_in_another_order_is_refused():
+    for activations in (["gelu", "linear", "tanh"], ["tanh", "tanh", "gelu"]):
+        other = MIXED.replace(activation=activations)
+        for package, (make, init) in MAKE.items():
+            with pytest.raises(ww.WidthwiseError, match=f"activation {', '.join(activations)}; .* tanh, linear, gelu"):
+                init(make(MIXED.widths, MIXED_PARTS[package]), other)
+
+
+def test_rates_of_a_network_with_several_activations_are_written_and_read_back():
+    model = torch_model(MIXED.widths, MIXED_PARTS["torch"])
+    read = ww.from_torch(model, optimizer=torch.optim.SGD(ww.param_groups(model, MIXED)))
+    assert read.lambda_W == pytest.approx(MIXED.lambda_W)
+    assert read.lambda_b == pytest.approx(MIXED.lambda_b)
+
+
+def test_a_function_of_ones_own_beside_a_built_in_is_read_where_it_stands():
+    def bent(z):
+        return z + jnp.tanh(z) ** 2
+
+    for model in (flax_model((3, 8, 8, 1), [nnx.relu, bent]), equinox_model((3, 8, 8, 1), [jax.nn.relu, bent])):
+        assert [sigma.name for sigma in ww.read_model(model).net.activations] == ["relu", "bent"]
+    given = ww.read_model(torch_model((3, 8, 8, 1)), activation=["erf", "sin"]).net
+    assert [sigma.name for sigma in given.activations] == ["erf", "sin"]
 
 
 def test_learning_rates_survive_the_round_trip_through_torch():
@@ -148,8 +221,8 @@ def test_an_activation_of_torch_has_the_same_values_here(layer, name):
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1)), r"position 1 \(LayerNorm, '1'\)"),
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Softmax(-1)), r"position 3 \(Softmax, '3'\)"),
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Tanh()), "position 3 .* after the last Linear"),
-        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), "relu at position 1 .* tanh at position 3"),
-        (lambda: nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), "no activation between"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Tanh(), nn.Linear(8, 1)), "position 1 .* followed by position 2"),
+        (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), "position 0 .* before the first Linear"),
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 1)), r"Dropout.*model.eval\(\)"),
         (lambda: nnx.Sequential(nnx.Linear(3, 8, rngs=nnx.Rngs(0)), nnx.LayerNorm(8, rngs=nnx.Rngs(0))), r"layers\.1 \(LayerNorm\)"),
         (lambda: eqx.nn.Sequential([eqx.nn.Linear(3, 8, key=jax.random.key(0)), eqx.nn.LayerNorm(8)]), r"layers\[1\] \(LayerNorm\)"),

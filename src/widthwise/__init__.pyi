@@ -42,11 +42,11 @@ from widthwise.network import GradientFlow as GradientFlow
 from widthwise.network import Momentum as Momentum
 from widthwise.network import Network as Network
 from widthwise.network import NewtonStep as NewtonStep
-from widthwise.readers.empirical import model_ntk as model_ntk
+from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier
 from widthwise.readers.estimators import NTKRegressor as NTKRegressor
-from widthwise.readers.finite_estimator import FiniteWidthRegressor as FiniteWidthRegressor
+from widthwise.readers.models import model_ntk as model_ntk
 from widthwise.readers.models import read_model as read_model
 from widthwise.readers.torch_models import from_torch as from_torch
 from widthwise.readers.torch_models import init_torch as init_torch

@@ -7,24 +7,16 @@ from typing import Annotated
 
 import typer
 
-from widthwise.cli.examples import epilog
-from widthwise.cli.figures import check_figure, draw
-from widthwise.cli.groups import spread
-from widthwise.cli.options import ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
-from widthwise.cli.output import Records, check_output, emit, remark, require_folder
+from widthwise.cli.options import ACTIVATION_NAMES, FigureOptions, OutputOptions, StudyOptions, axis, one_of
+from widthwise.cli.output import Records, check_output, emit, emit_with_figure, require_folder, write_text
 
-Activation = Annotated[
-    str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(ACTIVATIONS))
+ActivationArgument = Annotated[
+    str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(ACTIVATION_NAMES))
 ]
 
 
-def register(app: typer.Typer) -> None:
-    for command in (critical, phase, advise):
-        app.command(command.__name__, epilog=epilog(command.__name__))(spread(command))
-
-
 def critical(
-    activation: Activation,
+    activation: ActivationArgument,
     output: OutputOptions,
     near: Annotated[float | None, typer.Option("--near", help="Take the K* > 0 nearest to this kernel.")] = None,
 ) -> None:
@@ -39,9 +31,8 @@ def critical(
 
 
 def phase(
-    activation: Activation,
-    output: OutputOptions,
-    figures: FigureOptions,
+    activation: ActivationArgument,
+    output: FigureOptions,
     C_W: Annotated[str, typer.Option("--C_W", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0.5:3:51",
     C_b: Annotated[str, typer.Option("--C_b", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0:0.5:21",
     x_square: Annotated[float, typer.Option("--x-square", help="x·x/n_0 of the input.")] = 1.0,
@@ -49,14 +40,12 @@ def phase(
     """The phase diagram of an activation: where signals die, scatter or explode with depth."""
     from widthwise.criticality.phase_diagram import phase_diagram
 
-    check_output(output)
-    check_figure(figures)
+    kind = check_output(output)
     found = phase_diagram(activation, axis("--C_W", C_W), axis("--C_b", C_b), x_square)
-    emit(found if check_output(output) != "table" else _phases(found), output)
-    draw(figures, output, "phase", found)
+    emit_with_figure(found if kind != "table" else _by_point(found), output, "phase", found)
 
 
-def _phases(found) -> Records:
+def _by_point(found) -> Records:
     """One row a grid point."""
     names = ("K_star", "chi_parallel", "chi_perp", "phase")
     rows = [
@@ -64,7 +53,7 @@ def _phases(found) -> Records:
         for i, b in enumerate(found["C_b"].values)
         for j, w in enumerate(found["C_W"].values)
     ]
-    return Records(("C_W", "C_b", *names), rows, dataset=found)
+    return Records(("C_W", "C_b", *names), rows)
 
 
 def advise(study: StudyOptions, output: OutputOptions) -> None:
@@ -77,17 +66,12 @@ def advise(study: StudyOptions, output: OutputOptions) -> None:
     kind = "html" if page else check_output(replace(output, format="csv") if output.format == "netcdf" else output)
     found = compute(*study.net_and_inputs())
     if kind not in ("json", "html", "table"):
-        emit(_advice(found), output)
+        emit(_by_layer(found), output)
         return
-    text = {"json": found.json, "html": found.html, "table": found.text}[kind] + "\n"
-    if output.out is None:
-        print(text, end="")
-    else:
-        output.out.write_text(text, encoding="utf-8")
-        remark(output, f"written: {output.out}")
+    write_text({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
 
 
-def _advice(found) -> Records:
+def _by_layer(found) -> Records:
     """One row a layer."""
     if found.rates is None:
         return Records(("verdict", "reason"), [(found.verdict, found.reason or found.trouble)])

@@ -32,8 +32,3 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lab": ("widthwise lab --list",),
     "explore": ("widthwise explore --help",),
 }
-
-
-def epilog(command: str) -> str:
-    """The examples of a command, a line each."""
-    return "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command]])

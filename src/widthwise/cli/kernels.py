@@ -1,24 +1,19 @@
-"""`widthwise theory`, `measure` and `compare`."""
+"""`widthwise theory`, `measure`, `compare`, `predict` and `train`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from widthwise.cli.examples import epilog
-from widthwise.cli.figures import check_figure, draw
-from widthwise.cli.groups import spread
-from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, whole_numbers
-from widthwise.cli.output import Records, check_output, emit
+from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, whole_numbers
+from widthwise.cli.output import Records, check_output, emit_with_figure
 from widthwise.errors import InvalidInput
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from widthwise.comparison import Comparison
 
 Networks = Annotated[int | None, typer.Option("--networks", help="Networks to sample.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Non-negative integer: the same seed, the same networks.")]
@@ -28,59 +23,49 @@ Statistics = Annotated[
 Widths = Annotated[
     str | None, typer.Option("--extrapolate", help="Hidden widths from which to extrapolate to infinite width.")
 ]
-Layers = Annotated[str, typer.Option("--layers", help="all or last.")]
+WhichLayers = Annotated[str, typer.Option("--layers", help="all or last.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="Processes, or the address of a Dask scheduler.")]
-
-
-def register(app: typer.Typer) -> None:
-    for command in (theory, measure, compare):
-        app.command(command.__name__, epilog=epilog(command.__name__))(spread(command))
 
 
 def theory(
     study: StudyOptions,
-    output: OutputOptions,
-    figures: FigureOptions,
+    output: FigureOptions,
     order: Annotated[int, typer.Option("--order", help="0: K and Theta; 1: the tensors of order 1/width too.")] = 0,
     tensors: Annotated[str | None, typer.Option("--tensors", help="Names separated by commas, such as K,V.")] = None,
-    layers: Layers = "all",
+    layers: WhichLayers = "all",
 ) -> None:
     """Kernels, and corrections of order 1/width, of a network on given inputs."""
     from widthwise.results.theory import theory as compute
 
-    _check(output, figures)
+    check_output(output)
     what = study.study()
     names = None if tensors is None else tensors.split(",")
-    found = compute(what.net, what.data.X_train, order=order, tensors=names, layers=layers, progress=progress(output))
-    emit(found, output)
-    draw(figures, output, "flow", found)
+    found = compute(what.net, what.data.X_train, order=order, tensors=names, layers=layers, progress=output.progress)
+    emit_with_figure(found, output, "flow", found)
 
 
 def measure(
     study: StudyOptions,
-    output: OutputOptions,
-    figures: FigureOptions,
+    output: FigureOptions,
     networks: Networks = None,
     seed: Seed = None,
     statistics: Statistics = None,
-    layers: Layers = "last",
+    layers: WhichLayers = "last",
     extrapolate: Widths = None,
     engine: Engine = None,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="File to save to, and to go on from.")] = None,
 ) -> int:
     """The same quantities on sampled networks, each with a standard error."""
-    _check(output, figures)
+    check_output(output)
     what = study.study(networks=networks, seed=seed)
-    found = _measured(what, statistics, layers, extrapolate, engine, checkpoint, output)
-    emit(found, output)
-    draw(figures, output, "flow", found)
+    found = _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, output)
+    emit_with_figure(found, output, "flow", found)
     return 130 if found.attrs["interrupted"] else 0
 
 
 def compare(
     study: StudyOptions,
-    output: OutputOptions,
-    figures: FigureOptions,
+    output: FigureOptions,
     predicted: Annotated[Path | None, typer.Argument(help="NetCDF file of theory or predict.")] = None,
     measured: Annotated[Path | None, typer.Argument(help="NetCDF file of measure or train.")] = None,
     networks: Networks = None,
@@ -94,21 +79,60 @@ def compare(
     Means are compared to order 1/width where the theory holds it. The other tensors differ from a measurement at finite
     width by one more power of 1/width, which many networks resolve; --extrapolate removes that.
     """
+    from widthwise.comparison import ComparisonRow
     from widthwise.comparison import compare as compute
 
-    _check(output, figures)
+    check_output(output)
     if (predicted is None) != (measured is None):
         raise InvalidInput("MEASURED", "one file", "two files, or none to compute both")
     if predicted is not None and measured is not None:
         th, ms = _loaded("PREDICTED", predicted), _loaded("MEASURED", measured)
     else:
         what = study.study(networks=networks, seed=seed)
-        ms = _measured(what, statistics, "last", extrapolate, None, None, output)
+        ms = _measured_study(what, statistics, "last", extrapolate, None, None, output)
         th = _theory_for(what, ms, output)
     found = compute(th, ms, level=level)
-    emit(_rows(found), output)
-    draw(figures, output, "agreement", th, ms)
+    rows = [tuple("" if cell is None else cell for cell in astuple(row)) for row in found]
+    records = Records(tuple(field.name for field in fields(ComparisonRow)), rows, (found.sentence,))
+    emit_with_figure(records, output, "agreement", th, ms)
     return 1 if "disagrees" in found.verdict else 0
+
+
+def predict(
+    study: StudyOptions,
+    training: TrainingOptions,
+    output: FigureOptions,
+    order: Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")] = 0,
+) -> None:
+    """Mean and covariance of the trained network's outputs, over initialisations."""
+    from widthwise.inference.predict import predict as compute
+
+    check_output(output)
+    what = study.study(algorithm=training.chosen())
+    found = compute(what.net, *what.data.for_training(), what.algorithm, order=order)
+    emit_with_figure(found, output, "predictions", found)
+
+
+def train(
+    study: StudyOptions,
+    training: TrainingOptions,
+    output: FigureOptions,
+    networks: Annotated[int | None, typer.Option("--networks", help="Networks to train.")] = None,
+    seed: Seed = None,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", help="Give up a network after so many.")] = None,
+    engine: Engine = None,
+) -> int:
+    """The same on networks that are really trained, each number with a standard error."""
+    from widthwise.experiments.training.train import train as compute
+
+    check_output(output)
+    what = study.study(algorithm=training.chosen(), trained=networks, seed=seed)
+    found = compute(
+        what.net, *what.data.for_training(), what.trained, what.algorithm, what.seed, max_steps=max_steps,
+        engine=_engine_of(engine), progress=output.progress,
+    )  # fmt: skip
+    emit_with_figure(found, output, "predictions", None, found)
+    return 130 if found.attrs["interrupted"] else 0
 
 
 def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Dataset:
@@ -118,31 +142,26 @@ def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Da
 
     names = [str(v) for v in measured.data_vars if "_" not in str(v)]
     shifts = [shift for name, shift in SHIFTS.items() if name in names and shift not in names]
-    how = {"order": 1, "layers": "last", "progress": progress(output)}
+    how = {"order": 1, "layers": "last", "progress": output.progress}
     try:
         return compute(what.net, what.data.X_train, tensors=[*names, *shifts], **how)
     except NotDifferentiable:
         return compute(what.net, what.data.X_train, tensors=names, **how)
 
 
-def _measured(what, statistics, layers, extrapolate, engine, checkpoint, output: OutputOptions) -> xr.Dataset:
+def _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, output: OutputOptions) -> xr.Dataset:
     from widthwise.experiments.measure import measure as compute
 
     names = statistics if statistics in (None, "all") else statistics.split(",")
-    workers = int(engine) if engine is not None and engine.isdigit() else engine
     sizes = None if extrapolate is None else whole_numbers("--extrapolate", extrapolate)
     return compute(
         what.net, what.data.X_train, what.networks, what.seed, statistics=names, layers=layers, widths=sizes,
-        engine=workers, checkpoint=checkpoint, progress=progress(output),
+        engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
 
 
-def _rows(found: Comparison) -> Records:
-    from widthwise.comparison.pulls import Row
-
-    columns = tuple(field.name for field in fields(Row))
-    rows = [tuple("" if cell is None else cell for cell in asdict(row).values()) for row in found]
-    return Records(columns, rows, (found.sentence,))
+def _engine_of(engine: str | None) -> int | str | None:
+    return int(engine) if engine is not None and engine.isdigit() else engine
 
 
 def _loaded(argument: str, path: Path) -> xr.Dataset:
@@ -152,12 +171,3 @@ def _loaded(argument: str, path: Path) -> xr.Dataset:
         return load(path)
     except InvalidInput as error:
         raise InvalidInput(argument, error.got, error.expected, error.remedy) from error
-
-
-def _check(output: OutputOptions, figures: FigureOptions) -> None:
-    check_output(output)
-    check_figure(figures)
-
-
-def progress(output: OutputOptions) -> bool | None:
-    return False if output.quiet else None

@@ -11,7 +11,11 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from widthwise.cli import criticality, kernels, pages, training
+from widthwise.cli.criticality import advise, critical, phase
+from widthwise.cli.examples import EXAMPLES
+from widthwise.cli.kernels import compare, measure, predict, theory, train
+from widthwise.cli.options import expanded
+from widthwise.cli.pages import explore, lab, report
 from widthwise.errors import WidthwiseError
 from widthwise.progress import DelayedProgress
 from widthwise.version import __version__
@@ -41,8 +45,9 @@ def _options(
     pass
 
 
-for module in (kernels, criticality, training, pages):
-    module.register(app)
+for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore):
+    examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
+    app.command(command.__name__, epilog=examples)(expanded(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = _silence if quiet else _one_line
+            warnings.showwarning = (lambda *warning: None) if quiet else _one_line
             DelayedProgress.silent = quiet
             code = app(words, prog_name="widthwise", standalone_mode=False)
         sys.stdout.flush()
@@ -69,11 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        return _refuse(error.format_message() or str(error), _where(error))
+        context = getattr(error, "ctx", None)
+        where = f" (see {context.command_path} --help)" if context is not None else ""
+        return _refuse(error.format_message() or str(error), where)
     except WidthwiseError as error:
         return _refuse(str(error))
     except (OSError, MemoryError) as error:
-        return _gone(error) if isinstance(error, BrokenPipeError) else _refuse(str(error) or type(error).__name__)
+        if not isinstance(error, BrokenPipeError):
+            return _refuse(str(error) or type(error).__name__)
+        # the reader of a pipe left: no message, and none from the interpreter's own flush either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (KeyboardInterrupt, typer.Abort):  # between the commands of typer, which makes one an exit code itself
         print("interrupted", file=sys.stderr)
         return 130
@@ -81,36 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DelayedProgress.silent = False
 
 
-def _where(error: TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f" (see {context.command_path} --help)" if context is not None else ""
-
-
 def _refuse(message: str, where: str = "") -> int:
-    if not message:  # the help was asked for by saying nothing, and is printed
-        return 2
-    print(f"widthwise: {' '.join(message.split())}{where}", file=sys.stderr)
+    if message:  # there is none where the help was asked for by saying nothing, and is printed
+        print(f"widthwise: {' '.join(message.split())}{where}", file=sys.stderr)
     return 2
-
-
-def _gone(error: BrokenPipeError) -> int:
-    """The reader of a pipe left: no message, and none from the interpreter's own flush either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _one_line(message, category, filename, lineno, file=None, line=None) -> None:
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _silence(message, category, filename, lineno, file=None, line=None) -> None:
-    pass
-
-
 def run() -> None:
     """What the installed program calls."""
     sys.exit(main())
-
-
-if __name__ == "__main__":
-    run()

@@ -1,11 +1,13 @@
-"""The shared options, and the study that they describe."""
+"""The shared options, written once as dataclasses, and the study that they describe."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from widthwise.study import Data, Study
 
 #: Written out, so that completing a name in the shell does not load the library; a test compares them.
-ACTIVATIONS = (
+ACTIVATION_NAMES = (
     "cubic", "erf", "gelu", "leaky_relu", "linear", "quadratic", "relu", "sigmoid", "sin", "softplus",
     "step", "swish", "tanh",
 )  # fmt: skip
@@ -28,25 +30,12 @@ MOST_LAYERS = 1_000_000
 
 def one_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Completion from a list."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in known if name.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
 
 
-def _network(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Network", **more)
-
-
-def _data(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Data", **more)
-
-
-def _output(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Output", **more)
-
-
+_network = partial(typer.Option, rich_help_panel="Network")
+_data = partial(typer.Option, rich_help_panel="Data")
+_output = partial(typer.Option, rich_help_panel="Output")
 _PER_LAYER = "one number, or one per weight layer separated by commas"
 
 
@@ -59,7 +48,7 @@ class StudyOptions:
     ] = None
     widths: Annotated[str | None, _network("--widths", help="Input, hidden and output widths: 3,64,64,1.")] = None
     activation: Annotated[
-        str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(ACTIVATIONS))
+        str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(ACTIVATION_NAMES))
     ] = None
     C_b: Annotated[str | None, _network("--C_b", help=f"Variance of the biases: {_PER_LAYER}.")] = None
     C_W: Annotated[str | None, _network("--C_W", help=f"Variance of the weights times fan-in: {_PER_LAYER}.")] = None
@@ -73,33 +62,28 @@ class StudyOptions:
 
     def study(self, **changes: Any) -> Study:
         """The study; `changes` that are None are left as they are."""
-        from widthwise.study import Study, default_study
-
-        base = default_study() if self.spec is None else Study.from_toml(self.spec)
-        net, data = self._net_and_data(base)
+        study = self._described()
+        net, data = study.net, study.data
         if self.data is None and data.features != net.widths[0]:
             raise InvalidInput(
                 "--data", "none", f"inputs with {net.widths[0]} features", "Name a file or a built-in set with --data."
             )
-        now = {name: getattr(base, name) for name in ("algorithm", "networks", "trained", "seed")}
-        return Study(net, data, **(now | {name: value for name, value in changes.items() if value is not None}))
+        return replace(study, **{name: value for name, value in changes.items() if value is not None})
 
     def net_and_inputs(self) -> tuple[Any, Any]:
         """The network, and the inputs if a file or a flag names some that fit it; else None."""
+        study = self._described()
+        named = self.data is not None or (self.spec is not None and study.data.features == study.net.widths[0])
+        return study.net, study.data.X_train if named else None
+
+    def _described(self) -> Study:
+        """The study of the file, or the default one, with the network and data of the flags."""
         from widthwise.study import Study, default_study
 
         base = default_study() if self.spec is None else Study.from_toml(self.spec)
-        net, data = self._net_and_data(base)
-        named = self.data is not None or (self.spec is not None and data.features == net.widths[0])
-        return net, data.X_train if named else None
-
-    def _net_and_data(self, base: Study) -> tuple[Any, Data]:
         data = self._chosen_data(base)
-        changes: dict[str, Any] = {
-            name: numbers(f"--{name}", getattr(self, name))
-            for name in ("C_b", "C_W", "lambda_b", "lambda_W")
-            if getattr(self, name) is not None
-        }
+        given = {name: getattr(self, name) for name in ("C_b", "C_W", "lambda_b", "lambda_W")}
+        changes: dict[str, Any] = {name: numbers(f"--{name}", text) for name, text in given.items() if text is not None}
         if self.activation is not None:
             changes["activation"] = self.activation
         if self.widths is not None:
@@ -107,7 +91,7 @@ class StudyOptions:
         elif self.spec is None:
             # the default network takes the shape of the data
             changes["widths"] = [data.features, *base.net.widths[1:-1], data.outputs]
-        return base.net.replace(**changes) if changes else base.net, data
+        return replace(base, net=base.net.replace(**changes) if changes else base.net, data=data)
 
     def _chosen_data(self, base: Study) -> Data:
         from widthwise.study import load_data
@@ -132,10 +116,15 @@ class OutputOptions:
     ] = None
     quiet: Annotated[bool, _output("--quiet", "-q", help="No progress bars, warnings or remarks.")] = False
 
+    @property
+    def progress(self) -> bool | None:
+        """What functions that show progress are told."""
+        return False if self.quiet else None
+
 
 @dataclass(frozen=True)
-class FigureOptions:
-    """A figure beside the numbers."""
+class FigureOptions(OutputOptions):
+    """The same with a figure beside the numbers."""
 
     figure: Annotated[Path | None, _output("--figure", help="Draw as well: .svg, .pdf or .png.")] = None
 
@@ -157,12 +146,39 @@ class TrainingOptions:
         """The algorithm, or None if no option names one."""
         from widthwise.study.spec import make_algorithm
 
-        names = ("learning_rate", "steps", "time", "batch_size")
-        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.algorithm is None and not settings:
-            return None
+        settings = {name: value for name, value in vars(self).items() if value is not None}
         guess = "gradient_descent" if "learning_rate" in settings else "gradient_flow"
-        return make_algorithm(self.algorithm or guess, **settings)
+        return make_algorithm(**({"algorithm": guess} | settings)) if settings else None
+
+
+def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose parameters of a dataclass type are replaced by the fields of that dataclass."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name]))
+            continue
+        inner = get_type_hints(groups[name], include_extras=True)
+        for item in fields(groups[name]):
+            default = inspect.Parameter.empty if item.default is MISSING else item.default
+            parameters.append(parameter.replace(name=item.name, default=default, annotation=inner[item.name]))
+
+    @wraps(command)
+    def run(**values: Any) -> Any:
+        packed = {
+            name: group(**{item.name: values.pop(item.name) for item in fields(group)})
+            for name, group in groups.items()
+        }
+        return command(**values, **packed)
+
+    # a parameter without a default may not follow one with a default
+    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    del run.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+    return run
 
 
 def numbers(name: str, text: str) -> float | list[float]:
@@ -198,7 +214,6 @@ def axis(name: str, text: str) -> Any:
     if len(pieces) == 1:
         return np.atleast_1d(numbers(name, text))
     try:
-        start, stop, count = float(pieces[0]), float(pieces[1]), int(pieces[2])
-        return np.linspace(start, stop, count)
+        return np.linspace(float(pieces[0]), float(pieces[1]), int(pieces[2]))
     except (ValueError, IndexError):
         raise InvalidInput(name, repr(text), "FIRST:LAST:COUNT, or numbers separated by commas") from None

@@ -1,4 +1,4 @@
-"""Results as a table, JSON, CSV or NetCDF, on standard output or in a file."""
+"""Results as a table, JSON, CSV or NetCDF, on standard output or in a file, and figures beside them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from widthwise.cli.options import FORMATS, OutputOptions
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.cli.options import FORMATS, FigureOptions, OutputOptions
+from widthwise.errors import InvalidInput, MissingPackage, UnknownName
 
 if TYPE_CHECKING:
     import xarray as xr
 
+_FIGURES = (".svg", ".pdf", ".png")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".nc": "netcdf", ".txt": "table"}
 #: Rows of a printed table; the other formats hold everything.
-SHOWN = 60
+MOST_ROWS = 60
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,6 @@ class Records:
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     remarks: tuple[str, ...] = ()
-    dataset: xr.Dataset | None = None
 
 
 def remark(output: OutputOptions, text: str) -> None:
@@ -40,7 +43,7 @@ def remark(output: OutputOptions, text: str) -> None:
 
 
 def check_output(output: OutputOptions) -> str:
-    """The format that is meant; refused before anything is computed."""
+    """The format that is meant; what cannot be written is refused before anything is computed."""
     if output.format is not None and output.format not in FORMATS:
         raise UnknownName.of("--format", output.format, FORMATS)
     suffix = "" if output.out is None else output.out.suffix
@@ -51,6 +54,11 @@ def check_output(output: OutputOptions) -> str:
     chosen = output.format or _BY_SUFFIX.get(suffix, "table")
     if chosen == "netcdf" and output.out is None:
         raise InvalidInput("--format", "'netcdf' without a file", "a file for binary data", "Add --out FILE.nc.")
+    if isinstance(output, FigureOptions) and output.figure is not None:
+        if output.figure.suffix not in _FIGURES:
+            raise InvalidInput("--figure", f"'{output.figure}'", "a name ending in " + ", ".join(_FIGURES))
+        require_folder("--figure", output.figure)
+        require_extra("--figure", "matplotlib", "plots")
     return chosen
 
 
@@ -61,82 +69,97 @@ def require_folder(name: str, path: Path) -> None:
         raise InvalidInput(name, f"'{path}', which is a folder", "the name of a file")
 
 
+def require_extra(argument: str, module: str, extra: str) -> None:
+    """Say which extra to install where a module is missing."""
+    if find_spec(module) is None:
+        raise MissingPackage(f"{argument}: needs {module}, which is not installed: pip install 'widthwise[{extra}]'")
+
+
 def emit(result: xr.Dataset | Records, output: OutputOptions) -> None:
     """Write a result where and how the options say."""
     chosen = check_output(output)
-    if chosen == "netcdf":
-        _netcdf(result, output)
-    else:
-        text = {"table": _table, "json": _json, "csv": _csv}[chosen](result)
-        if output.out is None:
-            sys.stdout.write(text)
-        else:
-            output.out.write_text(text, encoding="utf-8")
-    if output.out is not None:
-        remark(output, f"written: {output.out}")
-
-
-def _netcdf(result: xr.Dataset | Records, output: OutputOptions) -> None:
+    if chosen != "netcdf":
+        write_text({"table": _as_table, "json": _as_json, "csv": _as_csv}[chosen](result), output)
+        return
     from widthwise.results.store import save
 
-    dataset = result.dataset if isinstance(result, Records) else result
-    if dataset is None or output.out is None:
+    if isinstance(result, Records) or output.out is None:
         raise InvalidInput("--format", "'netcdf'", "table, json or csv: this result is no Dataset")
-    save(dataset, output.out)
+    save(result, output.out)
+    remark(output, f"written: {output.out}")
+
+
+def write_text(text: str, output: OutputOptions) -> None:
+    """To the file that is named, or to standard output."""
+    if output.out is None:
+        sys.stdout.write(text)
+        return
+    output.out.write_text(text, encoding="utf-8")
+    remark(output, f"written: {output.out}")
+
+
+def emit_with_figure(result: xr.Dataset | Records, output: FigureOptions, name: str, *arguments: Any) -> None:
+    """Write a result, and draw the figure `plot_NAME` of the arguments if a file for it is named."""
+    emit(result, output)
+    if output.figure is None:
+        return
+    import_module("matplotlib").use("Agg")
+    plots = import_module("widthwise.plots")
+    plots.save_figure(getattr(plots, f"plot_{name}")(*arguments), output.figure)
+    remark(output, f"written: {output.figure}")
+
+
+def _labels(dataset: xr.Dataset, dims: Iterable[Any]) -> list[list[Any]]:
+    """The coordinates of some dimensions, or numbers from 0 where there are none."""
+    return [dataset[d].values.tolist() if d in dataset.coords else list(range(dataset.sizes[d])) for d in dims]
+
+
+def _names_and_errors(dataset: xr.Dataset) -> dict[str, Any]:
+    """The standard error of every variable, or None."""
+    names = [name for name in map(str, dataset.data_vars) if not name.endswith("_se")]
+    return {name: dataset[f"{name}_se"].values if f"{name}_se" in dataset else None for name in names}
 
 
 def long_form(dataset: xr.Dataset) -> Records:
     """One row an entry: variable, its indices, value, and the standard error where there is one."""
-    import numpy as np
-
-    dims = [str(d) for d in dataset.sizes]
-    names = [str(v) for v in dataset.data_vars if not str(v).endswith("_se")]
-    with_error = any(f"{name}_se" in dataset for name in names)
+    dims, errors = [str(d) for d in dataset.sizes], _names_and_errors(dataset)
+    with_error = any(error is not None for error in errors.values())
     rows: list[tuple[Any, ...]] = []
-    for name in names:
-        values = dataset[name]
-        error = dataset[f"{name}_se"].values if f"{name}_se" in dataset else None
-        axes = [dataset[d].values if d in dataset.coords else np.arange(dataset.sizes[d]) for d in values.dims]
-        for place in itertools.product(*(range(len(a)) for a in axes)):
-            at = {str(d): a[i].item() for d, a, i in zip(values.dims, axes, place, strict=True)}
-            row = (name, *(at.get(d, "") for d in dims), values.values[place].item())
-            rows.append((*row, "" if error is None else error[place].item()) if with_error else row)
+    for name, error in errors.items():
+        own = [str(d) for d in dataset[name].dims]
+        values = dataset[name].values.ravel().tolist()
+        ends = [""] * len(values) if error is None else error.ravel().tolist()
+        for place, value, end in zip(itertools.product(*_labels(dataset, own)), values, ends, strict=True):
+            at = dict(zip(own, place, strict=True))
+            row = (name, *(at.get(d, "") for d in dims), value)
+            rows.append((*row, end) if with_error else row)
     return Records(("variable", *dims, "value", *(("standard_error",) if with_error else ())), rows)
-
-
-def _table(result: xr.Dataset | Records) -> str:
-    tables = [result] if isinstance(result, Records) else matrices(result)
-    return "".join(_one_table(records) for records in tables)
 
 
 def matrices(dataset: xr.Dataset) -> list[Records]:
     """Tables for people: variables of the same dimensions in one table, their last dimension across."""
-    import numpy as np
-
-    def labels(dim: Any) -> list[Any]:
-        return (dataset[dim].values if dim in dataset.coords else np.arange(dataset.sizes[dim])).tolist()
-
+    errors = _names_and_errors(dataset)
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name in map(str, dataset.data_vars):
-        if not name.endswith("_se"):
-            groups.setdefault(tuple(map(str, dataset[name].dims)), []).append(name)
+    for name in errors:
+        groups.setdefault(tuple(map(str, dataset[name].dims)), []).append(name)
     found = []
     for dims, names in groups.items():
         down, across = dims[:-1], dims[-1:]
-        heads = [f"{across[0]}={label}" for label in labels(across[0])] if across else ["value"]
+        heads = [f"{across[0]}={label}" for label in _labels(dataset, across)[0]] if across else ["value"]
         rows = []
         for name in names:
-            values = dataset[name].values.reshape(-1, len(heads))
-            error = dataset[f"{name}_se"].values.reshape(values.shape) if f"{name}_se" in dataset else None
-            for i, place in enumerate(itertools.product(*(labels(d) for d in down))):
-                cells = [_with_error(values[i, j], None if error is None else error[i, j]) for j in range(len(heads))]
-                rows.append((name, *place, *cells))
+            cells = [_shown(value) for value in dataset[name].values.ravel().tolist()]
+            if errors[name] is not None:
+                cells = [f"{cell} ± {error:.2g}" for cell, error in zip(cells, errors[name].ravel(), strict=True)]
+            for i, place in enumerate(itertools.product(*_labels(dataset, down))):
+                rows.append((name, *place, *cells[i * len(heads) : (i + 1) * len(heads)]))
         found.append(Records(("variable", *down, *heads), rows))
     return found
 
 
-def _with_error(value: Any, error: Any) -> str:
-    return _shown(value.item()) if error is None else f"{_shown(value.item())} ± {error:.2g}"
+def _as_table(result: xr.Dataset | Records) -> str:
+    tables = [result] if isinstance(result, Records) else matrices(result)
+    return "".join(_one_table(records) for records in tables)
 
 
 def _one_table(records: Records) -> str:
@@ -147,14 +170,14 @@ def _one_table(records: Records) -> str:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in records.columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in records.rows[:SHOWN]:
+    for row in records.rows[:MOST_ROWS]:
         table.add_row(*map(_shown, row))
     # a pipe has no width: nothing may be cut there
     to_terminal = sys.stdout.isatty()
     console = Console(file=io.StringIO(), width=None if to_terminal else 100_000, force_terminal=to_terminal)
     console.print(table)
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n") + "\n"  # pyright: ignore
-    more = len(records.rows) - SHOWN
+    more = len(records.rows) - MOST_ROWS
     notes = (f"… and {more} more rows: --format csv or --out FILE has them all",) if more > 0 else ()
     return text + "".join(f"{note}\n" for note in (*notes, *records.remarks))
 
@@ -163,7 +186,7 @@ def _shown(cell: Any) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
-def _json(result: xr.Dataset | Records) -> str:
+def _as_json(result: xr.Dataset | Records) -> str:
     if isinstance(result, Records):
         found: Any = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
     else:
@@ -172,10 +195,10 @@ def _json(result: xr.Dataset | Records) -> str:
             for kind, items in (("coords", result.coords), ("variables", result.data_vars))
         }
         found = {"attrs": result.attrs, **parts}
-    return json.dumps(plain(found), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(json_ready(found), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _csv(result: xr.Dataset | Records) -> str:
+def _as_csv(result: xr.Dataset | Records) -> str:
     records = result if isinstance(result, Records) else long_form(result)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -184,14 +207,14 @@ def _csv(result: xr.Dataset | Records) -> str:
     return text.getvalue()
 
 
-def plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Python's own types, with null for numbers that JSON cannot write."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_ready(item) for item in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return json_ready(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -6,26 +6,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from widthwise.cli.examples import epilog
-from widthwise.cli.figures import require_extra
-from widthwise.cli.groups import spread
-from widthwise.cli.kernels import Networks, Seed, progress
+from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
-from widthwise.cli.output import Records, check_output, emit, remark, require_folder
+from widthwise.cli.output import Records, check_output, emit, remark, require_extra, require_folder
 from widthwise.errors import InvalidInput
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
-
-
-def register(app: typer.Typer) -> None:
-    for command in (report, lab, explore):
-        app.command(command.__name__, epilog=epilog(command.__name__))(spread(command))
 
 
 def report(
@@ -52,12 +45,9 @@ def report(
         what = pages.study_of(source)
     else:
         what = study.study(algorithm=training.chosen(), networks=networks, trained=trained, seed=seed)
-    pages.write_report(what, out, tell=(lambda text: None) if quiet else print_step)
-    remark(OutputOptions(quiet=quiet), f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
-
-
-def print_step(text: str) -> None:
-    remark(OutputOptions(), text)
+    tell = partial(remark, OutputOptions(quiet=quiet))
+    pages.write_report(what, out, tell=tell)
+    tell(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
 
 
 def _lab_names(incomplete: str) -> list[str]:
@@ -97,14 +87,15 @@ def lab(
         return 0
 
     def run(one: str) -> Any:
-        result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=progress(output))
+        result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=output.progress)
         for path in result.save(save) if save is not None else ():
             remark(output, f"written: {path}")
         return result
 
     if name != "all":
         result = run(name)
-        emit(_claims(result), output)
+        columns = import_module("widthwise.labs.runner").COLUMNS
+        emit(Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",)), output)
         return 0 if result.agrees else 1
     rows, code = _every(labs.names(), run, output)
     emit(Records(("lab", "verdict", "claims", "worst pull", "seconds"), rows), output)
@@ -131,12 +122,6 @@ def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) 
         rows.append((one, r.verdict, len(r.rows), worst, round(r.seconds, 1)))
         code = code if r.agrees else 1
     return rows, code
-
-
-def _claims(result: Any) -> Records:
-    """One row a claim and size."""
-    columns = import_module("widthwise.labs.runner").COLUMNS
-    return Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",))
 
 
 def explore(

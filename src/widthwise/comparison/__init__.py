@@ -1,5 +1,5 @@
 """Theory against measurement, in standard errors."""
 
-from widthwise.comparison.pulls import Comparison, compare
+from widthwise.comparison.pulls import Comparison, ComparisonRow, compare
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "ComparisonRow", "compare"]

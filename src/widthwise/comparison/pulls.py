@@ -11,19 +11,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.comparison.probability import chi_square_probability, effective_entries
 from widthwise.comparison.readings import Measurement, check_measurement, read
-from widthwise.comparison.verdicts import (
-    AGREES,
-    DISAGREES,
-    ONE_WIDTH,
-    TOO_NARROW,
-    TOO_NOISY,
-    VERDICTS,
-    chi_square,
-    pulls,
-    verdict,
-)
+from widthwise.comparison.verdicts import AGREES, VERDICTS, chi_square, effective_entries, probability, pulls, verdict
 from widthwise.errors import InvalidInput
 from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
@@ -32,17 +21,10 @@ _HEAD = (
     "variable", "layer", "entries", "rms pull", "worst pull", "at", "predicted", "measured", "± s.e.",
     "distinct", "χ²", "independent", "probability", "verdict",
 )  # fmt: skip
-_SENTENCES = {
-    AGREES: "agrees",
-    TOO_NARROW: "n too small: the measurement is off by the remainder that falls with the width, and agrees without it",
-    TOO_NOISY: "disagrees, or n too small: too few networks to say whether the difference falls with the width",
-    ONE_WIDTH: "disagrees, or n too small: a measurement at a second width tells",
-    DISAGREES: "disagrees",
-}
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One variable at one layer: how many entries, the root mean square pull, the worst entry, and a verdict.
 
     `layer` is None for what has no layers, such as a trained network's outputs. `chi2` is Σ pull² over the `distinct`
@@ -73,7 +55,7 @@ class Comparison:
     `verdict` is the worst of the rows' verdicts, and `sentence` says which rows have which.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     @property
     def worst(self) -> float:
@@ -81,7 +63,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        return max((row.verdict for row in self.rows), key=VERDICTS.index, default=AGREES)
+        return max((row.verdict for row in self.rows), key=list(VERDICTS).index, default=AGREES)
 
     @property
     def sentence(self) -> str:
@@ -89,12 +71,13 @@ class Comparison:
             return "Theory and measurement agree."
         found = []
         for kind in reversed(VERDICTS):
-            names = [_place(row) for row in self.rows if row.verdict == kind]
+            rows = [row for row in self.rows if row.verdict == kind]
+            names = [row.variable if row.layer is None else f"{row.variable} (layer {row.layer})" for row in rows]
             if names:
-                found.append(f"{', '.join(names)}: {_SENTENCES[kind]}.")
+                found.append(f"{', '.join(names)}: {VERDICTS[kind]}.")
         return " ".join(found)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ComparisonRow]:
         return iter(self.rows)
 
     def __str__(self) -> str:
@@ -104,7 +87,7 @@ class Comparison:
         """Write the rows to a CSV file."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(field.name for field in fields(Row))
+            writer.writerow(field.name for field in fields(ComparisonRow))
             writer.writerows(astuple(row) for row in self.rows)
         return Path(path)
 
@@ -149,21 +132,19 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
     datasets = checked if isinstance(checked, tuple) else (checked,)
     shared = [str(v) for v in theory.data_vars if all(v in one and f"{v}_se" in one for one in datasets)]
     if not shared:
-        raise InvalidInput(
-            "measurement", f"variables {list(datasets[-1].data_vars)}", "some variable of the theory, with _se"
-        )
+        got = f"variables {list(datasets[-1].data_vars)}"
+        raise InvalidInput("measurement", got, "some variable of the theory, with _se")
     rows = []
     for name in shared:
-        if "layer" not in datasets[-1][name].dims:
-            rows.append(_row(name, None, theory, checked, level))
-            continue
-        for layer in datasets[-1]["layer"].values:
-            if all(layer in one["layer"].values for one in (theory, *datasets)):
-                rows.append(_row(name, int(layer), theory, checked, level))
+        layers = [None]
+        if "layer" in datasets[-1][name].dims:
+            common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
+            layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
+        rows += [_row_of(name, layer, theory, checked, level) for layer in layers]
     return Comparison(tuple(rows))
 
 
-def _row(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurement, level: float) -> Row:
+def _row_of(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurement, level: float) -> ComparisonRow:
     found = read(measurement, name, layer)
     value, error, n = found.reading
     predicted = predicted_at(theory, name, layer, n)
@@ -173,7 +154,7 @@ def _row(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurem
     worst = np.unravel_index(np.argmax(np.abs(pull)), pull.shape)
     chi2, distinct = chi_square(name, pull, error)
     at_width = None if found.widest is None else predicted_at(theory, name, layer, found.widest.n)
-    return Row(
+    return ComparisonRow(
         name,
         layer,
         pull.size,
@@ -186,7 +167,7 @@ def _row(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurem
         distinct,
         chi2,
         effective_entries(found.traces)[0] if distinct else 0.0,
-        chi_square_probability(chi2, distinct, found.traces, found.freedom),
+        probability(name, predicted, found.reading, found),
         verdict(name, predicted, at_width, found, level),
     )
 
@@ -199,7 +180,3 @@ def predicted_at(theory: xr.Dataset, name: str, layer: int | None, n: float | No
     if shift not in theory or n is None:
         return value
     return value + theory[shift].sel(at).values / n
-
-
-def _place(row: Row) -> str:
-    return row.variable if row.layer is None else f"{row.variable} (layer {row.layer})"

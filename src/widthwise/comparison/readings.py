@@ -16,7 +16,7 @@ from widthwise.tensors import TENSORS
 Measurement = xr.Dataset | tuple[xr.Dataset, xr.Dataset]
 
 
-class Reading(NamedTuple):
+class WidthReading(NamedTuple):
     """Values and standard errors.
 
     `n` is the width below the layer, infinite where extrapolated, and None where no width enters: at the first layer.
@@ -34,11 +34,11 @@ class Measured(NamedTuple):
     `widths` the n of all readings.
     """
 
-    reading: Reading
+    reading: WidthReading
     traces: np.ndarray | None
     freedom: int
-    widest: Reading | None = None
-    slope: Reading | None = None
+    widest: WidthReading | None = None
+    slope: WidthReading | None = None
     widths: tuple[float, ...] = ()
 
 
@@ -47,17 +47,15 @@ def check_measurement(measurement: Any) -> Measurement:
     several = measurement if isinstance(measurement, list | tuple) else [measurement]
     for one in several:
         if not isinstance(one, xr.Dataset):
-            raise InvalidInput(
-                "measurement", type(one).__name__, "a Dataset made by widthwise, or two of them at two widths"
-            )
+            expected = "a Dataset made by widthwise, or two of them at two widths"
+            raise InvalidInput("measurement", type(one).__name__, expected)
     if len(several) == 1:
         return several[0]
     if len(several) != 2:
         raise InvalidInput("measurement", f"{len(several)} Datasets", "one, or two of one network at two widths")
     if any("widths" in one.attrs for one in several):
-        raise InvalidInput(
-            "measurement", "two Datasets, of which one is extrapolated", "two at one width each", "Pass that one alone."
-        )
+        got = "two Datasets, of which one is extrapolated"
+        raise InvalidInput("measurement", got, "two at one width each", "Pass that one alone.")
     narrow, wide = sorted(several, key=lambda one: one.attrs.get("n", 0))
     _check_same_network(narrow, wide)
     if narrow.attrs.get("seed") == wide.attrs.get("seed"):
@@ -71,12 +69,16 @@ def check_measurement(measurement: Any) -> Measurement:
 
 
 def read(measurement: Measurement, name: str, layer: int | None) -> Measured:
-    """The variable at this layer."""
-    if isinstance(measurement, tuple):
-        return _from_two(*measurement, name, layer)
-    if "widths" in measurement.attrs:
-        return _extrapolated(measurement, name, layer)
-    return Measured(_reading(measurement, name, layer), _traces(measurement, name, layer), _freedom(measurement))
+    """The variable at this layer, extrapolated where there are several widths and it depends on them."""
+    several = measurement if isinstance(measurement, tuple) else (measurement,)
+    wide = several[-1]
+    traces = _at(wide, f"{name}_traces", layer) if f"{name}_traces" in wide else None
+    found = Measured(_reading(wide, name, layer), traces, min(map(_freedom, several)))
+    if found.reading.n is None:
+        return found
+    if len(several) == 2:
+        return _through_two(found, _reading(several[0], name, layer))
+    return _from_fit(found, wide, name, layer) if "widths" in wide.attrs else found
 
 
 def distinct(name: str, values: np.ndarray) -> np.ndarray:
@@ -85,50 +87,42 @@ def distinct(name: str, values: np.ndarray) -> np.ndarray:
     return flat[distinct_entries(name, values.shape[0])] if name in TENSORS else flat
 
 
-def _from_two(narrow: xr.Dataset, wide: xr.Dataset, name: str, layer: int | None) -> Measured:
-    """A straight line in 1/n through both."""
-    low, high = (_reading(one, name, layer) for one in (narrow, wide))
-    traces, freedom = _traces(wide, name, layer), min(_freedom(narrow), _freedom(wide))
-    if low.n is None or high.n is None:
-        return Measured(high, traces, freedom)
+def _through_two(found: Measured, low: WidthReading) -> Measured:
+    """A straight line in 1/n through a narrower and the wider reading."""
+    high = found.reading
+    assert low.n is not None
+    assert high.n is not None
     step = high.n - low.n
     value = (high.n * high.value - low.n * low.value) / step
     error = np.hypot(high.n * high.error, low.n * low.error) / step
-    return Measured(Reading(value, error, np.inf), traces, freedom, high, _slope(low, high), (low.n, high.n))
+    found = found._replace(reading=WidthReading(value, error, np.inf))
+    return _with_slope(found, low, high, (low.n, high.n))
 
 
-def _slope(low: Reading, high: Reading) -> Reading:
-    assert low.n is not None
-    assert high.n is not None
-    scale = low.n * high.n / (high.n - low.n)
-    return Reading(scale * (low.value - high.value), scale * np.hypot(low.error, high.error), None)
-
-
-def _extrapolated(measurement: xr.Dataset, name: str, layer: int | None) -> Measured:
-    ratio = _below(measurement, layer)
-    infinite = Reading(*_values(measurement, name, layer), None if ratio is None else np.inf)
-    traces, freedom = _traces(measurement, name, layer), _freedom(measurement)
-    if ratio is None or f"{name}_by_width" not in measurement:
-        return Measured(infinite, traces, freedom)
-    scale = ratio / float(measurement.attrs["n"])  # widths of this layer over those of the last hidden one
+def _from_fit(found: Measured, measurement: xr.Dataset, name: str, layer: int | None) -> Measured:
+    """What `measure` has fitted through several widths."""
+    below, found = found.reading.n, found._replace(reading=found.reading._replace(n=np.inf))
+    if f"{name}_by_width" not in measurement:
+        return found
+    assert below is not None
+    scale = below / float(measurement.attrs["n"])  # widths of this layer over those of the last hidden one
     widths = tuple(scale * float(width) for width in measurement["width"].values)
-    narrow, wide = (Reading(*_values(measurement.isel(width=i), f"{name}_by_width", layer), widths[i]) for i in (0, -1))
-    return Measured(infinite, traces, freedom, wide, _slope(narrow, wide), widths)
+    narrow, wide = (_reading(measurement.isel(width=i), f"{name}_by_width", layer) for i in (0, -1))
+    return _with_slope(found, narrow, wide._replace(n=widths[-1]), widths)
 
 
-def _reading(dataset: xr.Dataset, name: str, layer: int | None) -> Reading:
-    return Reading(*_values(dataset, name, layer), _below(dataset, layer))
+def _with_slope(found: Measured, narrow: WidthReading, wide: WidthReading, widths: tuple[float, ...]) -> Measured:
+    scale = widths[0] * widths[-1] / (widths[-1] - widths[0])
+    slope = WidthReading(scale * (narrow.value - wide.value), scale * np.hypot(narrow.error, wide.error), None)
+    return found._replace(widest=wide, slope=slope, widths=widths)
 
 
-def _values(dataset: xr.Dataset, name: str, layer: int | None) -> tuple[np.ndarray, np.ndarray]:
-    at = {} if layer is None else {"layer": layer}
-    return dataset[name].sel(at).values, dataset[f"{name}_se"].sel(at).values
+def _reading(dataset: xr.Dataset, name: str, layer: int | None) -> WidthReading:
+    return WidthReading(_at(dataset, name, layer), _at(dataset, f"{name}_se", layer), _below(dataset, layer))
 
 
-def _traces(dataset: xr.Dataset, name: str, layer: int | None) -> np.ndarray | None:
-    if f"{name}_traces" not in dataset:
-        return None
-    return dataset[f"{name}_traces"].sel(layer=layer).values
+def _at(dataset: xr.Dataset, name: str, layer: int | None) -> np.ndarray:
+    return dataset[name].sel({} if layer is None else {"layer": layer}).values
 
 
 def _freedom(dataset: xr.Dataset) -> int:
@@ -165,11 +159,9 @@ def _check_same_network(narrow: xr.Dataset, wide: xr.Dataset) -> None:
     same = rest[0] == rest[1] and len(low) == len(high) and (low[0], low[-1]) == (high[0], high[-1])
     initialisations = {one.attrs.get("initialisation") for one in (narrow, wide)}
     if not same or len(initialisations) > 1:
-        raise InvalidInput(
-            "measurement", f"networks {rest[0]} and {rest[1]}", "two of one network that differ in hidden widths only"
-        )
+        got = f"networks {rest[0]} and {rest[1]}"
+        raise InvalidInput("measurement", got, "two of one network that differ in hidden widths only")
     ratios = [b / a for a, b in zip(low[1:-1], high[1:-1], strict=True)]
     if not ratios or ratios[-1] == 1.0 or max(abs(ratio / ratios[-1] - 1.0) for ratio in ratios) > 0.05:
-        raise InvalidInput(
-            "measurement", f"widths {low} and {high}", "two different hidden widths, all in the same proportion"
-        )
+        expected = "two different hidden widths, all in the same proportion"
+        raise InvalidInput("measurement", f"widths {low} and {high}", expected)

@@ -1,4 +1,4 @@
-"""From probabilities to a verdict: does the theory fail, or is the width too small for its leading order?
+"""From pulls to a verdict: does the theory fail, or is the width too small for its leading order?
 
 The theory's coefficients are exact at infinite width; networks of width n have them with a remainder of relative order
 1/n. One width cannot tell that remainder from an error of the theory. Two can: the remainder falls as 1/n.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.stats import f as fisher
 
-from widthwise.comparison.probability import chi_square_probability
-from widthwise.comparison.readings import Measured, Reading, distinct
+from widthwise.comparison.readings import Measured, WidthReading, distinct
 
 AGREES = "agrees"
 TOO_NARROW = "n too small"
@@ -19,12 +19,18 @@ DISAGREES = "disagrees"
 ONE_WIDTH = "disagrees or n too small: measure at a second width"
 TOO_NOISY = "disagrees or n too small: take more networks"
 #: A difference falls with the width if one that does not is less probable than this, and than one that falls as 1/n.
-FLAT = 0.05
-#: From best to worst.
-VERDICTS = (AGREES, TOO_NARROW, TOO_NOISY, ONE_WIDTH, DISAGREES)
+FALLS_BELOW = 0.05
+#: From best to worst, each with what it says in a sentence.
+VERDICTS = {
+    AGREES: "agrees",
+    TOO_NARROW: "n too small: the measurement is off by the remainder that falls with the width, and agrees without it",
+    TOO_NOISY: "disagrees, or n too small: too few networks to say whether the difference falls with the width",
+    ONE_WIDTH: "disagrees, or n too small: a measurement at a second width tells",
+    DISAGREES: "disagrees",
+}
 
 
-def pulls(predicted: np.ndarray, reading: Reading) -> np.ndarray:
+def pulls(predicted: np.ndarray, reading: WidthReading) -> np.ndarray:
     """(measured − predicted)/error. An entry without scatter is exact: it agrees, to rounding, or it does not."""
     difference = reading.value - predicted
     size = max(float(np.abs(predicted).max(initial=0.0)), float(np.abs(reading.value).max(initial=0.0)))
@@ -39,7 +45,45 @@ def chi_square(name: str, pull: np.ndarray, error: np.ndarray) -> tuple[float, i
     return float(np.sum(squares)), int(np.sum(distinct(name, error) > 0.0))
 
 
-def probability(name: str, predicted: np.ndarray, reading: Reading, measured: Measured) -> float:
+def effective_entries(traces: np.ndarray | None) -> tuple[float, float]:
+    """ν and ν₃ from tr R, tr R², tr R³ (`measure`, NAME_traces): the numbers of independent entries for which a sum of
+    squares has the relative variance 2/ν, and the skewness √(8/ν₃). Without traces entries count as all alike.
+
+    >>> effective_entries(np.array([5.0, 5.0, 5.0])), effective_entries(np.array([5.0, 25.0, 125.0]))
+    ((5.0, 5.0), (1.0, 1.0))
+    """
+    if traces is None or traces[0] == 0.0:
+        return 1.0, 1.0
+    first, second, third = map(float, traces)
+    return first**2 / second, second**3 / third**2
+
+
+def chi_square_probability(chi2: float, entries: int, traces: np.ndarray | None, freedom: int) -> float:
+    """P(a sum of `entries` squared pulls exceeds `chi2`) if theory is right and errors are Gaussian.
+
+    With χ² of mean m, variance 2 tr R² and third cumulant 8 tr R³ (Hall, Buckley and Eagleson), χ²/m is distributed as
+    1 + √(ν₃/ν)(X − 1), X the mean square of ν₃ independent numbers. Standard errors that come from `freedom` + 1 blocks
+    scatter too: X is Fisher's F with ν₃ and ν₃ × `freedom` degrees of freedom, at its mean. For one entry this is
+    Student's t.
+
+    >>> from scipy.stats import t
+    >>> bool(np.isclose(chi_square_probability(9.0, 1, np.ones(3), 63), 2 * t.sf(3.0, 63)))
+    True
+    >>> round(chi_square_probability(30.0, 10, np.full(3, 10.0), 10**6), 5)  # ten independent entries
+    0.00086
+    """
+    if not entries:
+        return 1.0 if chi2 == 0.0 else 0.0
+    if math.isnan(chi2):
+        return math.nan
+    nu, nu3 = effective_entries(traces)
+    if freedom <= 2:
+        return float(fisher.sf(chi2 / entries, 1, freedom))
+    ratio = 1.0 + (chi2 / entries * (1 - 2 / freedom) - 1.0) * math.sqrt(nu / nu3)
+    return float(fisher.sf(ratio / (1 - 2 / (freedom * nu3)), nu3, freedom * nu3))
+
+
+def probability(name: str, predicted: np.ndarray, reading: WidthReading, measured: Measured) -> float:
     """Of the χ² of a reading, with the correlations of `measured`."""
     chi2, entries = chi_square(name, pulls(predicted, reading), reading.error)
     return chi_square_probability(chi2, entries, measured.traces, measured.freedom)
@@ -57,11 +101,11 @@ def verdict(name: str, at_infinity: np.ndarray, at_width: np.ndarray | None, mea
         return ONE_WIDTH if measured.reading.n not in (None, math.inf) else DISAGREES
     flat = probability(name, np.zeros_like(measured.slope.value), measured.slope, measured)
     if likely < level:
-        near = flat < FLAT and _within_remainder(name, at_infinity, measured, level)
+        near = flat < FALLS_BELOW and _within_remainder(name, at_infinity, measured, level)
         return TOO_NARROW if near else DISAGREES
     if probability(name, at_width, measured.widest, measured) >= level:
         return AGREES
-    return TOO_NARROW if flat < min(likely, FLAT) else TOO_NOISY
+    return TOO_NARROW if flat < min(likely, FALLS_BELOW) else TOO_NOISY
 
 
 def next_remainder(measured: Measured) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -10,31 +10,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, activation, resolve
-from widthwise.activations.resolution import evaluate
-from widthwise.errors import InvalidInput
+from widthwise.activations import NAMES, Activation, activation, evaluate, resolve
 
-PROBE = np.concatenate([np.linspace(-7.3, 7.1, 61), [-1e-3, 1e-3]])
-_NAMES = ("relu", "tanh", "sigmoid", "softplus", "swish", "gelu", "erf", "sin", "linear", "quadratic", "cubic", "step")
+_PROBE_POINTS = np.concatenate([np.linspace(-7.3, 7.1, 61), [-1e-3, 1e-3]])
 #: Functions of jax.nn that are no built-ins of widthwise, and where they or a derivative jump.
-_KINKED = {
-    "elu": (0.0,),
-    "selu": (0.0,),
-    "celu": (0.0,),
-    "hard_tanh": (-1.0, 1.0),
-    "relu6": (0.0, 6.0),
-    "hard_sigmoid": (-3.0, 3.0),
-    "hard_silu": (-3.0, 3.0),
-    "soft_sign": (0.0,),
+_OF_JAX: dict[Callable, tuple[float, ...]] = {
+    jax.nn.elu: (0.0,),
+    jax.nn.selu: (0.0,),
+    jax.nn.celu: (0.0,),
+    jax.nn.hard_tanh: (-1.0, 1.0),
+    jax.nn.relu6: (0.0, 6.0),
+    jax.nn.hard_sigmoid: (-3.0, 3.0),
+    jax.nn.hard_silu: (-3.0, 3.0),
+    jax.nn.soft_sign: (0.0,),
+    jax.nn.gelu: (),
+    jax.nn.mish: (),
+    jax.nn.log_sigmoid: (),
+}
+#: Those of torch that are no built-ins: the name here, a function of z and of parameters, and where it jumps (None: at
+#: its parameters).
+_OF_TORCH: dict[str, tuple[str, Callable, tuple[float, ...] | None]] = {
+    "gelu": ("gelu_tanh", lambda z, approximate: jax.nn.gelu(z, approximate=True), ()),
+    "softplus": ("softplus(beta={:g})", lambda z, beta: jax.nn.softplus(beta * z) / beta, ()),
+    "elu": ("elu({:g})", jax.nn.elu, (0.0,)),
+    "celu": ("celu({:g})", jax.nn.celu, (0.0,)),
+    "selu": ("selu", jax.nn.selu, (0.0,)),
+    "softsign": ("softsign", jax.nn.soft_sign, (0.0,)),
+    "mish": ("mish", jax.nn.mish, ()),
+    "relu6": ("relu6", jax.nn.relu6, (0.0, 6.0)),
+    "hardsigmoid": ("hardsigmoid", jax.nn.hard_sigmoid, (-3.0, 3.0)),
+    "hardswish": ("hardswish", jax.nn.hard_silu, (-3.0, 3.0)),
+    "logsigmoid": ("logsigmoid", jax.nn.log_sigmoid, ()),
+    "tanhshrink": ("tanhshrink", lambda z: z - jnp.tanh(z), ()),
+    "hardtanh": ("hardtanh({:g}, {:g})", jnp.clip, None),
 }
 
 
-#: The same as functions, with the smooth ones that are no built-ins either.
-LIBRARY = (*(getattr(jax.nn, name) for name in _KINKED), jax.nn.gelu, jax.nn.mish, jax.nn.log_sigmoid)
-
-
-def identify(function: Any, *, only_builtin: bool = False) -> Activation:
-    """The activation that a jax function computes: a built-in if it has the same values, itself otherwise.
+def identify(function: Callable, candidates: Iterable[Any] = ()) -> Activation | None:
+    """The activation with the values of a function: a built-in, or else a candidate, or one of jax.nn; else None.
 
     >>> identify(partial(jax.nn.leaky_relu, negative_slope=0.2))
     'leaky_relu(0.2)'
@@ -43,80 +56,54 @@ def identify(function: Any, *, only_builtin: bool = False) -> Activation:
     >>> identify(jax.nn.elu).kinks
     (0.0,)
     """
-    found = _same_values(function)
-    if found is not None:
-        return found
-    if only_builtin:
-        raise InvalidInput("activation", _name(function) or "a function", "one of " + ", ".join(_NAMES))
-    name = _name(function)
-    for known, kinks in _KINKED.items():
-        if function is getattr(jax.nn, known):
-            return activation(function, kinks=kinks, name=known)
-    return activation(function, name=name)
-
-
-def _name(function: Any) -> str | None:
-    inner = function.func if isinstance(function, partial) else function
-    name = getattr(inner, "__name__", None)
-    return None if name == "<lambda>" else name
-
-
-def _same_values(function: Callable) -> Activation | None:
-    try:
-        values = np.asarray(function(jnp.asarray(PROBE)))
-    except Exception:  # whatever a function of the user may raise; `activation` explains it
+    values = _probed(function)
+    if values is None:
         return None
-    if values.shape != PROBE.shape:
-        return None
-    for name in _NAMES:
-        if np.allclose(values, _table(name), rtol=1e-13, atol=1e-14):
+    for name in NAMES:
+        if name != "leaky_relu" and np.allclose(values, _built_in(name), rtol=1e-13, atol=1e-14):
             return resolve(name)
     slope = float(-np.asarray(function(jnp.asarray([-1.0])))[0])
-    if np.allclose(values, np.where(PROBE > 0, PROBE, slope * PROBE), rtol=1e-13, atol=1e-14):
+    if np.allclose(values, np.where(_PROBE_POINTS > 0, _PROBE_POINTS, slope * _PROBE_POINTS), rtol=1e-13, atol=1e-14):
         return resolve(f"leaky_relu({slope!r})")
+    for candidate in (*candidates, *_OF_JAX):
+        same = _probed(candidate)
+        if same is not None and np.allclose(same, values, rtol=1e-12, atol=1e-13):
+            return candidate if isinstance(candidate, Activation) else _own(candidate)
     return None
 
 
+def _probed(function: Callable) -> np.ndarray | None:
+    """Values at some points; None for a callable that is no function of one array."""
+    try:
+        values = np.asarray(function(jnp.asarray(_PROBE_POINTS)))
+    except Exception:  # whatever a function of the user may raise
+        return None
+    return values if values.shape == _PROBE_POINTS.shape else None
+
+
 @lru_cache(maxsize=32)
-def _table(name: str) -> np.ndarray:
-    return evaluate(resolve(name), 0, PROBE)
+def _built_in(name: str) -> np.ndarray:
+    return evaluate(resolve(name), 0, _PROBE_POINTS)
+
+
+def _own(function: Any) -> Activation:
+    inner = function.func if isinstance(function, partial) else function
+    name = getattr(inner, "__name__", None)
+    kinks = next((kinks for known, kinks in _OF_JAX.items() if known is function), ())
+    return activation(function, kinks=kinks, name=None if name == "<lambda>" else name)
 
 
 @lru_cache(maxsize=64)
-def parametric(name: str, *values: float) -> Activation:
-    """Families that torch has and jax.nn has not under the same name, made once for each set of parameters.
+def torch_activation(name: str, *values: Any) -> Activation:
+    """An activation of torch by the name of its function and its parameters, made once for each set of them.
 
-    >>> parametric("softplus", 2.0).name
-    'softplus(beta=2)'
+    >>> torch_activation("softplus", 2.0).name, torch_activation("softplus", 1.0).name
+    ('softplus(beta=2)', 'softplus')
     """
-    if name == "softplus":
-        (beta,) = values
-        return activation(lambda z: jax.nn.softplus(beta * z) / beta, name=f"softplus(beta={beta:g})")
-    if name in ("elu", "celu"):
-        (alpha,) = values
-        function = getattr(jax.nn, name)
-        return activation(lambda z: function(z, alpha), kinks=(0.0,), name=f"{name}({alpha:g})")
-    if name == "hardtanh":
-        low, high = values
-        return activation(lambda z: jnp.clip(z, low, high), kinks=values, name=f"hardtanh({low:g}, {high:g})")
-    return _plain(name)
-
-
-def _plain(name: str) -> Activation:
-    functions: dict[str, tuple[Callable, tuple[float, ...]]] = {
-        "gelu_tanh": (partial(jax.nn.gelu, approximate=True), ()),
-        "selu": (jax.nn.selu, (0.0,)),
-        "softsign": (jax.nn.soft_sign, (0.0,)),
-        "mish": (jax.nn.mish, ()),
-        "relu6": (jax.nn.relu6, (0.0, 6.0)),
-        "hardsigmoid": (jax.nn.hard_sigmoid, (-3.0, 3.0)),
-        "hardswish": (jax.nn.hard_silu, (-3.0, 3.0)),
-        "logsigmoid": (jax.nn.log_sigmoid, ()),
-        "tanhshrink": (_tanhshrink, ()),
-    }
-    function, kinks = functions[name]
-    return activation(function, kinks=kinks, name=name)
-
-
-def _tanhshrink(z):
-    return z - jnp.tanh(z)
+    if name == "leaky_relu":
+        return resolve(f"leaky_relu({float(values[0])!r})")
+    if name not in _OF_TORCH or (name, *values) in (("gelu", "none"), ("softplus", 1.0)):
+        return resolve(name)
+    text, function, kinks = _OF_TORCH[name]
+    kinks = values if kinks is None else kinks
+    return activation(lambda z: function(z, *values), kinks=kinks, name=text.format(*values))

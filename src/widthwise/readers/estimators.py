@@ -1,30 +1,121 @@
-"""scikit-learn estimators of infinite width: `NNGPRegressor`, `NTKRegressor`, `NTKClassifier`.
+"""scikit-learn estimators: of infinite width, `NNGPRegressor`, `NTKRegressor`, `NTKClassifier`, and of finite width.
 
 They use memory as `kernel_solvers` says, and predictions are made in blocks of rows.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.inference.arguments import check_order
+from widthwise.inference.predict import predict
+from widthwise.inference.training_kernel import SINGULAR, Spectrum
+from widthwise.memory import require_memory
+from widthwise.network import MLP, GradientFlow
+from widthwise.network.validation import check_integer
+from widthwise.readers.evidence import choose_by_evidence
+from widthwise.readers.kernel_solvers import Kernel, in_blocks, make_solver
 from widthwise.readers.packages import need
 
 need("sklearn", "interop", "this estimator")
 
-from sklearn.base import ClassifierMixin, RegressorMixin  # noqa: E402
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
 from sklearn.preprocessing import LabelBinarizer  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import validate_data  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
 
-from widthwise.readers.kernel_estimator import KernelEstimator, ensemble_variance  # noqa: E402
+#: Hidden widths where only the limit of infinite width is used; any number would do.
+ANY_WIDTH = 512
+(_pivoted_cholesky,) = linalg.get_lapack_funcs(("pstrf",), (np.zeros((1, 1)),))
+#: Inputs at which corrections are computed at once.
+TOGETHER = 4
+#: Pivots below this share of the largest are no new input.
+NEW = 1e-8
+_VOTE_NODES, _VOTE_WEIGHTS = special.roots_hermitenorm(48)
 
-_NODES, _WEIGHTS = special.roots_hermitenorm(48)
+
+def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = ANY_WIDTH) -> tuple[MLP, float]:
+    """Network and noise of an estimator: as given, or chosen by evidence on at most `evidence_points` inputs."""
+    hidden, noise = check_integer("hidden_layers", estimator.hidden_layers, 0), estimator.noise
+    if not (isinstance(noise, int | float) and 0.0 <= noise < float("inf")):
+        raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
+    if estimator.choose not in (None, "evidence"):
+        raise UnknownName.of("choose", estimator.choose, ("evidence",), ", or None")
+    fewest = hidden if estimator.choose is None else min(1, hidden)
+    nets = [
+        MLP.ntk([X.shape[1], *[width] * depth, y.shape[1]], estimator.activation, estimator.C_b, estimator.C_W)
+        for depth in range(fewest, hidden + 1)
+    ]
+    if estimator.choose is None:
+        return nets[0], float(noise)
+    points = check_integer("evidence_points", estimator.evidence_points, 2)
+    some = np.random.default_rng(estimator.random_state).permutation(len(X))[:points]
+    choice = choose_by_evidence(nets, X[some], y[some], estimator._kernel)
+    return choice.net, choice.noise
 
 
-class _Regressor(RegressorMixin, KernelEstimator):
+def inputs_of(estimator: Any, X: Any) -> np.ndarray:
+    """Inputs for a prediction, checked against those that the estimator was fitted to."""
+    check_is_fitted(estimator)
+    return np.asarray(validate_data(estimator, X, reset=False, dtype=np.float64))
+
+
+@dataclass(eq=False, repr=False)
+class InfiniteWidthEstimator(BaseEstimator):
+    """Fits (kernel + noise)⁻¹ y on validated data; which kernel is said by `_kernel`, K or Theta."""
+
+    _kernel: ClassVar[str] = "K"
+
+    hidden_layers: int = 2
+    activation: Any = "relu"
+    C_b: float = 0.1
+    C_W: float = 2.0
+    noise: float = 0.1
+    choose: str | None = None
+    evidence_points: int = 1000
+    solver: str = "auto"
+    tolerance: float = 1e-6
+    random_state: int = 0
+
+    def _fit_kernel(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Solve for the dual coefficients of targets y (inputs, outputs)."""
+        self.net_, self.noise_ = choose_network(self, X, y)
+        kernel, seed = Kernel(self.net_, self._kernel), int(self.random_state or 0)
+        self._solver = make_solver(kernel, X, self.noise_, self.solver, self.tolerance, seed)
+        self.X_fit_, self.dual_coef_ = X, self._solver.solve(y)
+        self.solver_, self.n_iter_ = self._solver.name, max(1, self._solver.iterations)
+        if self._solver.process is not None:
+            self.log_evidence_ = self._solver.process.log_evidence(y)
+
+    def _mean(self, X: np.ndarray) -> np.ndarray:
+        """Kernel between X and the training inputs, times the dual coefficients: (inputs, outputs)."""
+        kernel = Kernel(self.net_, self._kernel)
+        return in_blocks(lambda some: kernel(some, self.X_fit_) @ self.dual_coef_, X)
+
+    def _variance(self, X: np.ndarray) -> np.ndarray:
+        """The variance of an output with normalised targets: (inputs,).
+
+        With K that of the posterior, K_xx − K_xA (K_AA + noise)⁻¹ K_Ax (theory §9). With Θ that over initialisations
+        of networks trained with it: z_x − T z_A, T = Θ_xA (Θ_AA + ridge)⁻¹ (theory §8).
+        """
+        K, kernel = Kernel(self.net_, "K"), Kernel(self.net_, self._kernel)
+
+        def variance(some: np.ndarray) -> np.ndarray:
+            T = self._solver.solve(kernel(some, self.X_fit_).T)
+            mixed = np.einsum("xa,ax->x", K(some, self.X_fit_), T)
+            if self._kernel == "K":
+                return K.diagonal(some) - mixed
+            return K.diagonal(some) - 2.0 * mixed + np.einsum("ax,ax->x", T, K.times(self.X_fit_, T))
+
+        return np.maximum(in_blocks(variance, X), 0.0)
+
+
+class StandardisedRegressor(RegressorMixin, BaseEstimator):
     """Targets brought to mean zero and variance one, and back."""
 
     def _targets(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -35,21 +126,11 @@ class _Regressor(RegressorMixin, KernelEstimator):
         self.y_scale_ = np.where(spread > 0, spread, 1.0)
         return X, (y - self.y_mean_) / self.y_scale_
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
-        self._fit_kernel(*self._targets(X, y))
-        return self
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean at X, (inputs,) or (inputs, outputs); with `return_std` also the standard deviation."""
-        X = self._inputs(X)
-        mean = self._shaped(self._mean(X) * self.y_scale_ + self.y_mean_)
-        if not return_std:
-            return mean
-        return mean, self._shaped(np.sqrt(self._variance(X))[:, None] * self.y_scale_)
-
-    def _shaped(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._flat else values
+    def _rescaled(self, mean: np.ndarray, variance: np.ndarray | None) -> Any:
+        """The mean, and the standard deviation where there is a variance, in the units and the shape of the targets."""
+        flat = 0 if self._flat else slice(None)
+        mean = (mean * self.y_scale_ + self.y_mean_)[:, flat]
+        return mean if variance is None else (mean, (np.sqrt(variance) * self.y_scale_)[:, flat])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -57,7 +138,21 @@ class _Regressor(RegressorMixin, KernelEstimator):
         return tags
 
 
-class NNGPRegressor(_Regressor):
+class InfiniteWidthRegressor(StandardisedRegressor, InfiniteWidthEstimator):
+    """Regression with a kernel on standardised targets."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
+        self._fit_kernel(*self._targets(X, y))
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean at X, (inputs,) or (inputs, outputs); with `return_std` also the standard deviation."""
+        X = inputs_of(self, X)
+        return self._rescaled(self._mean(X), self._variance(X)[:, None] if return_std else None)
+
+
+class NNGPRegressor(InfiniteWidthRegressor):
     """Bayesian regression with a network of infinite width: the Gaussian process with kernel K (theory §2, §9).
 
     Targets are standardised. Standardise the features as well, for example in a pipeline: the kernel sees x·x/n_0.
@@ -65,7 +160,7 @@ class NNGPRegressor(_Regressor):
     Parameters
     ----------
     hidden_layers : how many; with choose="evidence", the most that are tried.
-    activation : a name, or a function written in jax.numpy.
+    activation : a name, or a function written in jax.numpy; without `choose` also a list of them, one per hidden layer.
     C_b, C_W : variances of biases and of weights times fan-in, in every layer.
     noise : variance of the observation noise, in units of the targets' variance.
     choose : None; or "evidence", for the depth, C_b, C_W, output scale and noise under which the targets are most
@@ -90,7 +185,7 @@ class NNGPRegressor(_Regressor):
     """
 
 
-class NTKRegressor(_Regressor):
+class NTKRegressor(InfiniteWidthRegressor):
     """The mean of an ensemble of infinitely wide networks trained by gradient descent: regression with Θ (theory §8).
 
     Parameters and attributes as in `NNGPRegressor`, with learning rates of the NTK parameterisation (λ = C) and
@@ -107,11 +202,8 @@ class NTKRegressor(_Regressor):
 
     _kernel = "Theta"
 
-    def _block_variance(self, X: np.ndarray) -> np.ndarray:
-        return ensemble_variance(self, X)
 
-
-class NTKClassifier(ClassifierMixin, KernelEstimator):
+class NTKClassifier(ClassifierMixin, InfiniteWidthEstimator):
     """Classification by regression with Θ on targets ±1, one output for each class (one in all for two classes).
 
     Parameters as in `NTKRegressor`. `predict_proba` is the share of an ensemble of infinitely wide networks, trained
@@ -128,9 +220,6 @@ class NTKClassifier(ClassifierMixin, KernelEstimator):
 
     _kernel = "Theta"
 
-    classes_: np.ndarray
-    intercept_: np.ndarray
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (inputs, features) and labels y (inputs,)."""
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -146,13 +235,13 @@ class NTKClassifier(ClassifierMixin, KernelEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Mean outputs over their spread: (inputs, classes), or (inputs,) for two classes, positive for the second."""
-        X = self._inputs(X)
+        X = inputs_of(self, X)
         found = self._outputs(X) / np.sqrt(np.maximum(self._variance(X), 1e-12))[:, None]
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest mean output."""
-        found = self._outputs(self._inputs(X))
+        found = self._outputs(inputs_of(self, X))
         return self.classes_[(found[:, 0] > 0).astype(int) if found.shape[1] == 1 else found.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -161,7 +250,7 @@ class NTKClassifier(ClassifierMixin, KernelEstimator):
         if score.ndim == 1:
             return np.stack([special.ndtr(-score), special.ndtr(score)], axis=1)
         wins = np.zeros(score.shape)
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        for node, weight in zip(_VOTE_NODES, _VOTE_WEIGHTS, strict=True):
             logs = special.log_ndtr(node + score[:, :, None] - score[:, None, :])
             wins += weight * np.exp(logs.sum(axis=2) - np.einsum("xkk->xk", logs))
         return wins / wins.sum(axis=1, keepdims=True)
@@ -169,5 +258,99 @@ class NTKClassifier(ClassifierMixin, KernelEstimator):
     def _outputs(self, X: np.ndarray) -> np.ndarray:
         return self._mean(X) + self.intercept_
 
-    def _block_variance(self, X: np.ndarray) -> np.ndarray:
-        return ensemble_variance(self, X)
+
+@dataclass(eq=False, repr=False)
+class FiniteWidthRegressor(StandardisedRegressor):
+    """An ensemble of networks of width n trained by gradient flow: mean and deviation to order 1/n (theory §8).
+
+    The leading order uses all training inputs. The corrections hold tensors with four indices over training inputs, so
+    with more than `max_points` of them they are computed on that many, those that tell most about Θ (pivoted Cholesky),
+    with the leading-order fit as targets: an approximation of the corrections, none of the leading order; `exact_` says
+    whether it was made. Cost and memory of the corrections grow like (max_points + 4)⁴ for every four predictions.
+
+    Parameters
+    ----------
+    hidden_layers, width : of the networks; n = width.
+    activation : smooth, such as gelu, swish, tanh or erf: the corrections need three derivatives.
+    C_b, C_W : variances of biases and of weights times fan-in; λ_b = C_b, λ_W = C_W (NTK parameterisation).
+    time : of gradient flow on ½Σ(z−y)² over standardised targets; None for convergence.
+    order : 1; or 0, infinite width.
+    max_points : training inputs for the corrections.
+    choose : None; or "evidence", as in `NTKRegressor`; the noise variance found becomes the training time 1/noise.
+
+    Attributes
+    ----------
+    net_, time_ : the network and the training time that were used.
+    points_, exact_ : rows of the training inputs behind the corrections, and whether these are all.
+
+    Examples
+    --------
+    >>> X = np.linspace(-1, 1, 4)[:, None]
+    >>> model = FiniteWidthRegressor(width=64, order=0).fit(X, X[:, 0])
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> bool(np.allclose(mean, X[:, 0])), bool((std < 1e-4).all())
+    (True, True)
+    """
+
+    _kernel = "Theta"
+
+    hidden_layers: int = 1
+    width: int = 128
+    activation: Any = "gelu"
+    C_b: float = 0.1
+    C_W: float = 2.0
+    time: float | None = None
+    order: int = 1
+    max_points: int = 6
+    choose: str | None = None
+    evidence_points: int = 1000
+    random_state: int = 0
+
+    #: Not a parameter here: training without noise. `choose_network` reads it.
+    noise: ClassVar[float] = 0.0
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
+        X, y = self._targets(X, y)
+        check_order(self.order)
+        require_memory(40 * len(X) ** 2, f"K, Θ and eigenvectors on {len(X)} inputs", "Use NTKRegressor with 'cg'.")
+        self.net_, self.noise_ = choose_network(self, X, y, check_integer("width", self.width, 1))
+        self.time_ = self.time if self.choose is None else 1.0 / max(self.noise_, 1e-12)
+        kernels = [Kernel(self.net_, name)(X) for name in ("K", "Theta")]
+        spectrum = Spectrum.of(kernels[1])
+        # directions that Θ does not see never learn; eigenvalues at rounding are taken for zero
+        seen = spectrum.values > SINGULAR * spectrum.values[-1]
+        spectrum = Spectrum(spectrum.values[seen], spectrum.vectors[:, seen])
+        self.X_fit_, self._K, self._y = X, kernels[0], y
+        self._response = spectrum.response(GradientFlow(self.time_))
+        # rows that a pivoted Cholesky decomposition of Θ takes first; repeated inputs are taken once
+        _, pivots, rank, _ = _pivoted_cholesky(kernels[1], tol=NEW * float(np.max(np.diag(kernels[1]))))
+        self.points_ = np.sort(pivots[: min(rank, check_integer("max_points", self.max_points, 1))] - 1)
+        self.exact_ = len(self.points_) == len(X)
+        self._fitted = kernels[1] @ self._response @ y if not self.exact_ else y
+        self.n_iter_ = 1
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean at X, (inputs,) or (inputs, outputs); with `return_std` also the spread over initialisations."""
+        X = inputs_of(self, X)
+        moments = in_blocks(self._leading, X)
+        if self.order == 1:
+            moments = moments + in_blocks(self._corrections, X, TOGETHER) / self.net_.n
+        mean, variance = np.moveaxis(moments, 1, 0)
+        return self._rescaled(mean, np.maximum(variance, 0.0) if return_std else None)
+
+    def _leading(self, X: np.ndarray) -> np.ndarray:
+        """Mean and variance at infinite width, on all training inputs: (inputs, 2, outputs)."""
+        K, Theta = Kernel(self.net_, "K"), Kernel(self.net_, "Theta")
+        transfer = Theta(X, self.X_fit_) @ self._response
+        mixed = np.einsum("xa,xa->x", transfer, K(X, self.X_fit_))
+        spread = np.einsum("xa,ab,xb->x", transfer, self._K, transfer, optimize=True)
+        mean, variance = transfer @ self._y, K.diagonal(X) - 2.0 * mixed + spread
+        return np.stack([mean, np.broadcast_to(variance[:, None], mean.shape)], axis=1)
+
+    def _corrections(self, X: np.ndarray) -> np.ndarray:
+        """Coefficients of 1/n in the same."""
+        chosen = self.X_fit_[self.points_], self._fitted[self.points_]
+        p = predict(self.net_, *chosen, X, GradientFlow(self.time_), order=1)
+        return np.stack([p["mean1"].values.T, np.einsum("ixix->xi", p["cov1"].values)], axis=1)

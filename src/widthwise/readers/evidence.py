@@ -27,7 +27,7 @@ _BOUNDS = ((math.log(1e-4), math.log(10.0)), (math.log(0.05), math.log(20.0)))
 
 
 @dataclass(frozen=True)
-class Choice:
+class EvidenceChoice:
     """A network, the noise variance that goes with it, and the log evidence of the inputs it was chosen on."""
 
     net: MLP
@@ -35,13 +35,7 @@ class Choice:
     log_evidence: float
 
 
-def with_scale(net: MLP, scale: float) -> MLP:
-    """The network whose output kernels are `scale` times as large."""
-    changes = {name: [*getattr(net, name)[:-1], scale * getattr(net, name)[-1]] for name in PER_LAYER}
-    return net.replace(**changes)
-
-
-def choose_by_evidence(nets: Sequence[MLP], X: np.ndarray, y: np.ndarray, kernel: str = "K") -> Choice:
+def choose_by_evidence(nets: Sequence[MLP], X: np.ndarray, y: np.ndarray, kernel: str = "K") -> EvidenceChoice:
     """The most probable choice of depth, C_b, C_W, output scale and noise, starting from each of some networks.
 
     y is (inputs, outputs). `kernel` is "K", or "Theta" for the Gaussian process that kernel regression with Θ is.
@@ -54,29 +48,26 @@ def choose_by_evidence(nets: Sequence[MLP], X: np.ndarray, y: np.ndarray, kernel
     choices = []
     for net in nets:
         start = [math.log(max(net.C_b[0], 1e-3)), math.log(net.C_W[0])]
+        corners = np.array([start, [start[0] + 1.0, start[1]], [start[0], start[1] + 0.5]])
+        simplex = np.clip(corners, *np.array(_BOUNDS).T)
         found = optimize.minimize(
             lambda p, net=net: -_best_scale(_changed(net, p), X, y, kernel).log_evidence,
             start,
             method="Nelder-Mead",
             bounds=_BOUNDS,
-            options={"maxfev": TRIALS, "initial_simplex": _simplex(start), "xatol": 0.05, "fatol": 0.05},
+            options={"maxfev": TRIALS, "initial_simplex": simplex, "xatol": 0.05, "fatol": 0.05},
         )
         choices.append(_best_scale(_changed(net, found.x), X, y, kernel))
     return max(choices, key=lambda choice: choice.log_evidence)
 
 
-def _simplex(start: list[float]) -> np.ndarray:
-    corners = np.array([start, [start[0] + 1.0, start[1]], [start[0], start[1] + 0.5]])
-    return np.clip(corners, *np.array(_BOUNDS).T)
-
-
 def _changed(net: MLP, logs: Sequence[float]) -> MLP:
     """C_b and C_W of all layers from their logarithms; λ as in the NTK parameterisation."""
     C_b, C_W = (math.exp(value) for value in logs)
-    return MLP.ntk(net.widths, net.activation, C_b=C_b, C_W=C_W)
+    return net.replace(C_b=C_b, C_W=C_W, lambda_b=C_b, lambda_W=C_W)
 
 
-def _best_scale(net: MLP, X: np.ndarray, y: np.ndarray, kernel: str) -> Choice:
+def _best_scale(net: MLP, X: np.ndarray, y: np.ndarray, kernel: str) -> EvidenceChoice:
     values, vectors = linalg.eigh(Kernel(net, kernel)(X))
     values, weights = np.maximum(values, 0.0), np.sum((vectors.T @ y) ** 2, axis=1)
     points, outputs = y.shape
@@ -93,4 +84,5 @@ def _best_scale(net: MLP, X: np.ndarray, y: np.ndarray, kernel: str) -> Choice:
     found: Any = optimize.minimize_scalar(lambda t: -evidence(t), bounds=_RATIOS, method="bounded")
     ratio = math.exp(float(found.x)) * float(values.mean())
     best = max(scale(ratio), 1e-12)
-    return Choice(with_scale(net, best), best * ratio, evidence(float(found.x)))
+    scaled = {name: [*getattr(net, name)[:-1], best * getattr(net, name)[-1]] for name in PER_LAYER}
+    return EvidenceChoice(net.replace(**scaled), best * ratio, evidence(float(found.x)))

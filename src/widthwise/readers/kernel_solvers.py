@@ -22,7 +22,7 @@ from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP
 
 #: Rows of a kernel that conjugate gradients hold at once.
-BLOCK = 384
+KERNEL_ROWS = 384
 RANK = 300
 _SIZES = (16, 32, 64, 128, 256, 384)
 
@@ -36,27 +36,31 @@ class Kernel:
 
     def __call__(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
         """(inputs, inputs'); rows are filled up to a few sizes, so that few programs are compiled."""
-        rows, columns = _filled(self.net, X), None if X2 is None else _filled(self.net, X2)
+        rows, columns = _filled_up(self.net, X), None if X2 is None else _filled_up(self.net, X2)
         flow = kernel_flow(self.net, rows, columns, with_theta=self.name == "Theta", last_only=True)
         found = getattr(flow, self.name)[0]
         return found[: len(X), : len(X if X2 is None else X2)]
 
     def diagonal(self, X: np.ndarray) -> np.ndarray:
         """Every input with itself: (inputs,)."""
-        flow = diagonal_flow(self.net, _filled(self.net, X), with_theta=self.name == "Theta")
+        flow = diagonal_flow(self.net, _filled_up(self.net, X), with_theta=self.name == "Theta")
         return np.asarray(getattr(flow, self.name))[-1, : len(X)]
 
     def times(self, X: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Kernel on X times vectors (inputs, columns), block by block."""
-        blocks = [self(X[start : start + BLOCK], X) @ vectors for start in range(0, len(X), BLOCK)]
-        return np.concatenate(blocks)
+        return in_blocks(lambda rows: self(rows, X) @ vectors, X)
 
 
-def _filled(net: MLP, X: np.ndarray) -> np.ndarray:
+def in_blocks(function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int = KERNEL_ROWS) -> np.ndarray:
+    """A function of inputs, whose results are put together again, at so many of them at a time."""
+    return np.concatenate([function(X[start : start + size]) for start in range(0, len(X), size)])
+
+
+def _filled_up(net: MLP, X: np.ndarray) -> np.ndarray:
     """X with its first row repeated up to the next size; only where a closed form is compiled for each shape."""
-    if net.activation.closed is None:
+    if any(sigma.closed is None for sigma in net.activations):
         return X
-    size = next((size for size in _SIZES if size >= len(X)), -(-len(X) // BLOCK) * BLOCK)
+    size = next((size for size in _SIZES if size >= len(X)), -(-len(X) // KERNEL_ROWS) * KERNEL_ROWS)
     return np.concatenate([X, np.broadcast_to(X[:1], (size - len(X), X.shape[1]))])
 
 
@@ -79,7 +83,9 @@ class Iterative:
     name, process = "cg", None
 
     def __init__(self, kernel: Kernel, X: np.ndarray, ridge: float, tolerance: float, seed: int):
-        require_memory(8 * len(X) * 2 * (RANK + BLOCK), f"conjugate gradients on {len(X)} inputs", "Take fewer inputs.")
+        require_memory(
+            8 * len(X) * 2 * (RANK + KERNEL_ROWS), f"conjugate gradients on {len(X)} inputs", "Take fewer inputs."
+        )
         self.kernel, self.X, self.ridge, self.tolerance = kernel, X, ridge, tolerance
         self.preconditioner = Nystrom.of(kernel, X, ridge, seed)
         self.iterations, self.residual = 0, 0.0
@@ -131,8 +137,7 @@ class Nystrom:
         chosen = np.random.default_rng(seed).permutation(len(X))[:RANK]
         values, vectors = linalg.eigh(kernel(X[chosen]))
         kept = values > 1e-10 * values[-1]
-        blocks = [kernel(X[start : start + BLOCK], X[chosen]) for start in range(0, len(X), BLOCK)]
-        F = np.concatenate(blocks) @ (vectors[:, kept] / np.sqrt(values[kept]))
+        F = in_blocks(lambda rows: kernel(rows, X[chosen]), X) @ (vectors[:, kept] / np.sqrt(values[kept]))
         shift = max(ridge, 1e-10 * float(values[-1]))
         return cls(F, linalg.cholesky(F.T @ F + shift * np.eye(F.shape[1]), lower=True), shift)
 

@@ -1,14 +1,33 @@
-"""One door for models of any package that widthwise reads."""
+"""One door for models of any package: what is read from one, and its kernels, NTK, dNTK and Hessian beside theory."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax.flatten_util import ravel_pytree
+
 from widthwise.errors import InvalidInput
-from widthwise.readers.equinox_models import read_equinox
-from widthwise.readers.flax_models import read_flax
-from widthwise.readers.specification import Reading
-from widthwise.readers.torch_models import read_torch
+from widthwise.experiments.differentials import chain as differentiate
+from widthwise.experiments.differentials import move, move_twice
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import forward, tangent_kernel
+from widthwise.experiments.tangent import kernel, outputs, rates, tangent
+from widthwise.inference.arguments import check_order
+from widthwise.memory import require_memory
+from widthwise.network import MLP, check_inputs
+from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_integer
+from widthwise.readers.chains import check_fits
+from widthwise.readers.jax_models import equinox_chain, flax_chain
+from widthwise.readers.packages import need
+from widthwise.readers.specification import Reading, read_chain
+from widthwise.readers.torch_models import optimizer_rates, torch_chain
+from widthwise.results.labels import label, layer_coordinate
+from widthwise.results.theory import theory
 
 
 def read_model(
@@ -30,11 +49,201 @@ def read_model(
     """
     kinds = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     if "torch" in kinds:
-        return read_torch(model, learning_rate, optimizer, activation, recognise)
+        chain = torch_chain(model)
+        return read_chain(chain, learning_rate, activation, recognise, optimizer_rates(chain, optimizer))
     if optimizer is not None:
         raise InvalidInput("optimizer", type(optimizer).__name__, "None, except with a PyTorch model")
-    if "flax" in kinds:
-        return read_flax(model, learning_rate, activation, recognise)
-    if "equinox" in kinds:
-        return read_equinox(model, learning_rate, activation, recognise)
+    for package, chain_of_model in (("flax", flax_chain), ("equinox", equinox_chain)):
+        if package in kinds:
+            return read_chain(chain_of_model(model, activation), learning_rate, activation, recognise)
     raise InvalidInput("model", type(model).__name__, "a torch.nn.Module, flax.nnx.Module or equinox.Module")
+
+
+def load_model(model: Any, X: Any, net: MLP | None) -> tuple[list[Weights], MLP, np.ndarray]:
+    """A model's parameters, the network that gives λ and theory (its own unless another is given), checked inputs."""
+    reading = read_model(model)
+    if net is None:
+        net = reading.net
+    elif not isinstance(net, MLP):
+        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP, or None to read it from the model")
+    else:
+        check_fits(reading.chain, net, "C_b", "lambda_b")
+    biases = [np.zeros(len(layer.W)) if layer.b is None else layer.b for layer in reading.chain.dense]
+    layers = [Weights(jnp.asarray(d.W), jnp.asarray(b)) for d, b in zip(reading.chain.dense, biases, strict=True)]
+    return layers, net, check_inputs(X, net.widths[0])
+
+
+def model_kernels(model: Any, X: Any, net: MLP | None = None, *, order: int = 0) -> xr.Dataset:
+    """The kernels of a model on given inputs, layer by layer, beside the theory of its network.
+
+    Parameters
+    ----------
+    model : a PyTorch, Flax (nnx) or Equinox model, see `from_torch`.
+    X : array (inputs, features).
+    net : the network whose λ and theory are used; by default what is read from the model, with λ of plain gradient
+        descent at rate 1.
+    order : 0; or 1, to add the spread that theory expects of one network (inputs⁴ numbers a layer).
+
+    Returns
+    -------
+    Dataset on (layer, a, b): `K_model` = (1/n_l) Σ_i z_ia z_ib and `Theta_model` = (1/n_l) Σ_i Ĥ_ii;ab over the neurons
+    of each layer, `K` and `Theta` of infinite width. With order=1 their means `K_mean` = K + G1/n, `Theta_mean` =
+    Theta + H1/n, and standard deviations over initialisations `K_sd`, `Theta_sd` to leading order (theory §3).
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 1))
+    >>> ds = model_kernels(model, [[1.0, 0.5]])
+    >>> ds["K_model"].shape, bool(abs(ds["K_model"][0] / ds["K"][0] - 1) < 0.5)
+    ((2, 1, 1), True)
+    """
+    check_order(order)
+    layers, net, X = load_model(model, X, net)
+    depths, expected = tuple(range(1, net.depth + 1)), theory(net, X, order=0)
+    values = {
+        "K_model": np.stack([z @ z.T / z.shape[1] for z in forward(net, layers, X)[1]]),
+        "Theta_model": np.stack([tangent_kernel(net.up_to(depth), layers[:depth], X) for depth in depths]),
+        "K": expected["K"].values,
+        "Theta": expected["Theta"].values,
+    }
+    if order == 1:
+        values |= _spread_over_networks(net, X)
+    variables = {name: (("layer", "a", "b"), array) for name, array in values.items()}
+    return label(variables, net, layer_coordinate(depths), kind="model_kernels", order=order)
+
+
+def _spread_over_networks(net: MLP, X: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean and standard deviation of (1/n_l)Σ z z and (1/n_l)Σ Ĥ_ii to leading order in 1/width (theory §3).
+
+    var (1/N)Σ z_a z_b = (K_aa K_bb + K_ab²)/N + V_(ab)(ab)/n;  var (1/N)Σ Ĥ_ii = (A_(ab)(ab) + (B_aabb + B_abba)/N)/n.
+    """
+    ds = theory(net, X, order=1, tensors=["K", "Theta", "G1", "H1", "V", "A", "B"])
+    below = np.array(net.widths[:-1], float)[:, None, None]
+    neurons = np.array(net.widths[1:], float)[:, None, None]
+    K, diagonal = ds["K"].values, np.einsum("laa->la", ds["K"].values)
+    V, A = (np.einsum("labab->lab", ds[name].values) for name in "VA")
+    B = np.einsum("laabb->lab", ds["B"].values) + np.einsum("labba->lab", ds["B"].values)
+    gaussian = diagonal[:, :, None] * diagonal[:, None, :] + K**2
+    return {
+        "K_mean": K + ds["G1"].values / below,
+        "K_sd": np.sqrt(gaussian / neurons + V / below),
+        "Theta_mean": ds["Theta"].values + ds["H1"].values / below,
+        "Theta_sd": np.sqrt(np.maximum(A + B / neurons, 0.0) / below),
+    }
+
+
+def model_ntk(model: Any, X: Any, net: MLP | None = None) -> xr.Dataset:
+    """The neural tangent kernel of a model, Ĥ_ij;ab = Σ λ (dz_ia/dθ)(dz_jb/dθ), beside Θ (theory §3).
+
+    Arguments as in `model_kernels`. Without `net` every λ per parameter is 1: the kernel of plain gradient descent.
+
+    Returns
+    -------
+    Dataset with `H` on (output, a, output_, b) and `Theta` on (a, b).
+
+    >>> from torch import nn
+    >>> ds = model_ntk(nn.Linear(2, 1), [[1.0, 3.0]])       # 1 for the bias, 1 + 9 for the weights
+    >>> float(ds["H"].values.squeeze()), float(ds["Theta"].values.squeeze())
+    (11.0, 11.0)
+    """
+    layers, net, X = load_model(model, X, net)
+    H, Theta = _tangent_kernels(layers, net, X)
+    return label({"H": (("output", "a", "output_", "b"), H), "Theta": (("a", "b"), Theta)}, net, kind="model_ntk")
+
+
+def _tangent_kernels(layers: list[Weights], net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ĥ on (output, a, output_, b), and Θ."""
+    size = net.widths[-1] * len(X)
+    require_memory(8 * 4 * size**2, f"an NTK of {size} × {size} entries", "Take fewer inputs.")
+    return np.asarray(kernel(tangent(net, layers, X))), theory(net, X, order=0, layers="last")["Theta"].values[0]
+
+
+def model_dntk(model: Any, X: Any, net: MLP | None = None, *, order: int = 1) -> xr.Dataset:
+    """The first differential of a model's NTK, dĤ_ijk;abc = Σ λλ (d²z_ia)(dz_jb)(dz_kc) (theory §3).
+
+    Arguments as in `model_kernels`.
+
+    Returns
+    -------
+    Dataset with `dH` on (i, j, k, a, b, c), whose mean over initialisations is zero, and with order=1 the mean over
+    outputs of dĤ_iii;abc z_id as `dH_z` on (a, b, c, d), beside its mean over initialisations (P_abcd + Q_abcd +
+    Q_acbd)/n as `dH_z_mean`.
+
+    >>> from torch import nn
+    >>> ds = model_dntk(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), [[1.0, 0.3]], order=0)
+    >>> ds["dH"].shape
+    (1, 1, 1, 1, 1, 1)
+    """
+    check_order(order)
+    layers, net, X = load_model(model, X, net)
+    size = net.widths[-1] * len(X)
+    needed = 8 * 3 * size**2 * len(X) * sum(net.widths[1:])
+    require_memory(needed, f"second derivatives of {size} outputs at {len(X)} inputs", "Take fewer inputs.")
+    c = differentiate(net, layers, X, 2)
+    ddh = move_twice(c, move(c, c.signals))[1]
+    dH = np.asarray(jnp.transpose(ddh[-1], (5, 0, 2, 4, 1, 3)))
+    variables: dict[str, Any] = {"dH": (("i", "j", "k", "a", "b", "c"), dH)}
+    if order == 1:
+        z, mean = np.asarray(forward(net, layers, X)[1][-1]), np.zeros((len(X),) * 4)
+        if net.depth > 1:
+            ds = theory(net, X, order=1, tensors=["P", "Q"], layers="last")
+            P, Q = ds["P"].values[0], ds["Q"].values[0]
+            mean = (P + Q + np.swapaxes(Q, 1, 2)) / net.n
+        dims = ("a", "b", "c", "d")
+        variables["dH_z"] = (dims, np.einsum("iiiabc,di->abcd", dH, z) / net.widths[-1])
+        variables["dH_z_mean"] = (dims, mean)
+    return label(variables, net, kind="model_dntk", order=order)
+
+
+def hessian_spectrum(
+    model: Any, X: Any, y: Any, net: MLP | None = None, *, steps: int = 60, probes: int = 4, seed: int = 0
+) -> xr.Dataset:
+    """Eigenvalues of the Hessian of ½Σ(z−y)² at a model's parameters, beside those of its NTK and of Θ.
+
+    The Hessian is taken in the coordinates θ/√λ, in which gradient descent has one rate: √λ (∂²L) √λ. There its
+    Gauss–Newton part has the nonzero eigenvalues of Ĥ on the inputs, and 2/λ_max bounds the rate (theory §10).
+
+    Parameters
+    ----------
+    model : a PyTorch, Flax (nnx) or Equinox model, see `from_torch`.
+    X, y : (inputs, features), and (inputs, outputs) or (inputs,) for one output.
+    net : the network whose λ and theory are used; by default what is read from the model, with λ = 1 per parameter.
+    steps : Hessian-vector products for each probe. From the number of distinct eigenvalues on, each of them is exact.
+    probes, seed : random starting vectors, over which the density is averaged.
+
+    Returns
+    -------
+    Dataset with `node` and `weight` on (probe, step): the density of eigenvalues is the mean over probes of
+    Σ weight δ(x − node), exact for polynomials of degree up to 2 steps − 1 in the mean; its extreme nodes converge to
+    the extreme eigenvalues. `ntk` and `theta` on (mode,): eigenvalues of Ĥ and, for every output, of Θ, from the
+    largest down. Attribute `parameters`.
+
+    >>> from torch import nn
+    >>> ds = hessian_spectrum(nn.Linear(2, 1), [[1.0, 2.0]], [0.0])        # the Hessian is (x, 1)(x, 1)ᵀ
+    >>> round(float(ds["node"].max()), 9), round(float(ds["ntk"][0]), 9)
+    (6.0, 6.0)
+    """
+    need("matfree", "interop", "hessian_spectrum")
+    from widthwise.special.lanczos import hessian_product, lanczos_density
+
+    layers, net, X = load_model(model, X, net)
+    y = check_targets(y, len(X), net.widths[-1], "y")
+    flat, unravel = ravel_pytree(layers)
+    count, probes = flat.size, check_integer("probes", probes, 1)
+    steps = min(check_integer("steps", steps, 1), count)
+    require_memory(8 * count * (steps + 20), f"{steps} Lanczos vectors of {count} parameters", "Take fewer steps.")
+    roots = ravel_pytree(jax.tree.map(lambda rate, p: jnp.full(p.shape, jnp.sqrt(rate)), rates(net), layers))[0]
+
+    def loss(shift):
+        return 0.5 * jnp.sum((outputs(net, unravel(flat + roots * shift), X) - y.T) ** 2)
+
+    key = jax.random.key(check_integer("seed", seed, 0))
+    rule = lanczos_density(hessian_product(loss, jnp.zeros(count)), count, steps=steps, probes=probes, key=key)
+    H, Theta = _tangent_kernels(layers, net, X)
+    size = len(X) * net.widths[-1]
+    variables = {
+        "node": (("probe", "step"), rule.node),
+        "weight": (("probe", "step"), rule.weight),
+        "ntk": (("mode",), np.linalg.eigvalsh(H.reshape(size, size))[::-1]),
+        "theta": (("mode",), np.repeat(np.linalg.eigvalsh(Theta), net.widths[-1])[::-1]),
+    }
+    return label(variables, net, kind="hessian_spectrum", parameters=count, steps=steps, seed=seed)

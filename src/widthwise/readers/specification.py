@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from widthwise.activations import resolve
 from widthwise.errors import WeightsWarning
 from widthwise.network import MLP
-from widthwise.readers.chains import Chain
+from widthwise.readers.chains import LayerChain
 from widthwise.readers.weights import Finding, SecondMoment, findings
 
 #: A common variance of several layers is refused below this probability.
 UNLIKELY = 0.01
 #: A named initialisation must agree within so many standard errors.
-AGREES = 4.0
+NEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Reading:
     """
 
     net: MLP
-    chain: Chain
+    chain: LayerChain
     C_W: tuple[SecondMoment, ...]
     C_b: tuple[SecondMoment, ...]
     initialisation: str | None
@@ -41,31 +40,36 @@ class Reading:
 
     def pulls(self, net: MLP) -> dict[str, np.ndarray]:
         """(measured − net's)/standard error for C_W and C_b, layer by layer; errors are those of Gaussian entries."""
-        result = {}
-        for name, measured in (("C_W", self.C_W), ("C_b", self.C_b)):
-            given = getattr(net, name)
-            result[name] = np.array([_pull(m, value) for m, value in zip(measured, given, strict=True)])
-        return result
+        return {
+            name: np.array([_pull(*pair) for pair in zip(getattr(self, name), getattr(net, name), strict=True)])
+            for name in ("C_W", "C_b")
+        }
 
 
 def read_chain(
-    chain: Chain, rates: tuple[Sequence[float], Sequence[float]], activation: Any = None, recognise: bool = True
+    chain: LayerChain,
+    learning_rate: float,
+    activation: Any,
+    recognise: bool,
+    rates: Sequence[tuple[float, float]] | None = None,
 ) -> Reading:
-    """The specification of a chain; `rates` are the learning rates of its biases and weights, layer by layer."""
+    """The specification of a chain; `rates` of weights and biases by layer are used instead of one for all."""
     C_W = tuple(SecondMoment.of(layer.W, layer.W.shape[1]) for layer in chain.dense)
     C_b = tuple(SecondMoment.of(np.zeros(len(layer.W)) if layer.b is None else layer.b) for layer in chain.dense)
     name, values = _recognised(chain, C_W, C_b) if recognise else (None, None)
     if values is None:
         values = _pooled(C_b), _pooled(C_W)
-    sigma = chain.activation if activation is None else resolve(activation)
-    lambda_b = [0.0 if layer.b is None else rate for layer, rate in zip(chain.dense, rates[0], strict=True)]
-    lambda_W = [rate * layer.W.shape[1] for layer, rate in zip(chain.dense, rates[1], strict=True)]
-    net = MLP(chain.widths, sigma, *values, lambda_b, lambda_W)
+    if activation is None:
+        activation = chain.activations or "linear"
+    rates = rates or [(learning_rate, learning_rate)] * len(chain.dense)
+    lambda_b = [0.0 if layer.b is None else rate for layer, (_, rate) in zip(chain.dense, rates, strict=True)]
+    lambda_W = [rate * layer.W.shape[1] for layer, (rate, _) in zip(chain.dense, rates, strict=True)]
+    net = MLP(chain.widths, activation, *values, lambda_b, lambda_W)
     found = findings([layer.W for layer in chain.dense], [layer.b for layer in chain.dense])
     return Reading(net, chain, C_W, C_b, name, tuple(found))
 
 
-def warn_of(reading: Reading, stacklevel: int = 3) -> MLP:
+def net_or_warning(reading: Reading) -> MLP:
     """The specification, with a warning if the weights are no draw from any such specification."""
     if reading.findings:
         shown = "; ".join(map(str, reading.findings[:6]))
@@ -74,7 +78,7 @@ def warn_of(reading: Reading, stacklevel: int = 3) -> MLP:
             f"the weights are not consistent with independent zero-mean entries of one variance per layer (trained, "
             f"orthogonal or tied weights?): {shown}{more}. C_W and C_b are their mean squares all the same",
             WeightsWarning,
-            stacklevel=stacklevel,
+            stacklevel=3,
         )
     return reading.net
 
@@ -86,14 +90,11 @@ def _pooled(moments: Sequence[SecondMoment]) -> list[float]:
     own = [moment.value for moment in moments]
     if common == 0.0:
         return own
-    for moment in moments:
-        below = stats.chi2.cdf(moment.entries * moment.value / common, moment.entries)
-        if min(below, 1.0 - below) < UNLIKELY:
-            return own
-    return [common] * len(own)
+    below = [stats.chi2.cdf(moment.entries * moment.value / common, moment.entries) for moment in moments]
+    return own if min(min(p, 1.0 - p) for p in below) < UNLIKELY else [common] * len(own)
 
 
-def _recognised(chain: Chain, C_W, C_b) -> tuple[str | None, tuple[list[float], list[float]] | None]:
+def _recognised(chain: LayerChain, C_W, C_b) -> tuple[str | None, tuple[list[float], list[float]] | None]:
     """A known initialisation, and its C_b and C_W, if the weights are consistent with exactly one."""
     widths = chain.widths
     uniform = MLP.torch_default(widths, "linear")
@@ -122,7 +123,7 @@ def _bounded(layer) -> bool:
 
 
 def _agree(measured: Sequence[SecondMoment], values: Sequence[float]) -> bool:
-    return all(abs(_pull(moment, value)) < AGREES for moment, value in zip(measured, values, strict=True))
+    return all(abs(_pull(moment, value)) < NEAR for moment, value in zip(measured, values, strict=True))
 
 
 def _pull(moment: SecondMoment, value: float) -> float:

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
-from widthwise.readers.activations import parametric
-from widthwise.readers.chains import Chain, Dense, Nonlinear, chain_of, check_fits, standard_deviations, unsupported
+from widthwise.readers.activations import torch_activation
+from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
 from widthwise.readers.packages import need
-from widthwise.readers.specification import Reading, read_chain, warn_of
+from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
     import torch
 
-_SIMPLE = {
-    "Tanh": "tanh", "ReLU": "relu", "SiLU": "swish", "Sigmoid": "sigmoid",
+#: Activation layers by name: as `torch_activation` calls them, then the attributes that are parameters.
+_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Tanh": ("tanh",), "ReLU": ("relu",), "SiLU": ("swish",), "Sigmoid": ("sigmoid",), "GELU": ("gelu", "approximate"),
+    "LeakyReLU": ("leaky_relu", "negative_slope"), "Softplus": ("softplus", "beta"), "ELU": ("elu", "alpha"),
+    "CELU": ("celu", "alpha"), "Hardtanh": ("hardtanh", "min_val", "max_val"), "SELU": ("selu",), "Mish": ("mish",),
+    "Softsign": ("softsign",), "ReLU6": ("relu6",), "Hardsigmoid": ("hardsigmoid",), "Hardswish": ("hardswish",),
+    "LogSigmoid": ("logsigmoid",), "Tanhshrink": ("tanhshrink",),
 }  # fmt: skip
-_FAMILIES = {
-    "ELU": ("elu", "alpha"), "CELU": ("celu", "alpha"), "Hardtanh": ("hardtanh", "min_val", "max_val"),
-    "SELU": ("selu",), "Softsign": ("softsign",), "Mish": ("mish",), "ReLU6": ("relu6",),
-    "Hardsigmoid": ("hardsigmoid",), "Hardswish": ("hardswish",), "LogSigmoid": ("logsigmoid",),
-    "Tanhshrink": ("tanhshrink",),
-}  # fmt: skip
-#: Functions and methods by name, as the layer that does the same.
-_FUNCTIONS = {
-    "tanh": "Tanh", "relu": "ReLU", "relu_": "ReLU", "tanh_": "Tanh", "silu": "SiLU", "sigmoid": "Sigmoid",
-    "gelu": "GELU", "leaky_relu": "LeakyReLU", "softplus": "Softplus", "elu": "ELU", "celu": "CELU", "selu": "SELU",
-    "softsign": "Softsign", "mish": "Mish", "hardtanh": "Hardtanh", "relu6": "ReLU6", "hardsigmoid": "Hardsigmoid",
-    "hardswish": "Hardswish", "logsigmoid": "LogSigmoid", "tanhshrink": "Tanhshrink",
-}  # fmt: skip
+#: Functions and methods that do the same as a layer, by the layer's name in small letters.
+_AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
 _WITHOUT_LAYER = {"sin": "sin", "erf": "erf", "square": "quadratic"}
 _RESHAPES = {"flatten", "view", "reshape"}
 
@@ -43,16 +35,17 @@ _RESHAPES = {"flatten", "view", "reshape"}
 def from_torch(
     model: Any, *, learning_rate: float = 1.0, optimizer: Any = None, activation: Any = None, recognise: bool = True
 ) -> MLP:
-    """The specification of a PyTorch model: widths, activation, and from its weights C_b and C_W (theory §1).
+    """The specification of a PyTorch model: widths, activations, and from its weights C_b and C_W (theory §1).
 
     The model is traced, so modules of your own with a `forward` count as well as `nn.Sequential`.
 
     Parameters
     ----------
-    model : an `nn.Module` made of Linear, one kind of activation, Flatten and Identity.
+    model : an `nn.Module` made of Linear, activations, Flatten and Identity. Two Linear layers in a row have the linear
+        activation between them.
     learning_rate : of plain gradient descent on every parameter: λ_b = η and λ_W = η n_{l−1}.
     optimizer : a `torch.optim` optimiser of the model's parameters, whose rates are read instead.
-    activation : to use instead of the one that was read.
+    activation : to use instead of what was read: one, or one per hidden layer.
     recognise : give C_b and C_W exactly where the weights are consistent with one known initialisation: the default
         of torch, He, LeCun or Glorot. Otherwise they are measured, with one value for all layers that agree with one.
 
@@ -66,19 +59,17 @@ def from_torch(
     >>> from_torch(model) == MLP.torch_default([3, 64, 64, 1], "tanh")
     True
     """
-    return warn_of(read_torch(model, learning_rate, optimizer, activation, recognise))
-
-
-def read_torch(
-    model: Any, learning_rate: float = 1.0, optimizer: Any = None, activation: Any = None, recognise: bool = True
-) -> Reading:
-    """`from_torch` with everything that was read, and no warning."""
     chain = torch_chain(model)
-    steps = [[learning_rate] * len(chain.dense)] * 2
-    if optimizer is not None:
-        known = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        steps = [[known.get(id(getattr(d.owner, name)), 0.0) for d in chain.dense] for name in ("bias", "weight")]
-    return read_chain(chain, (steps[0], steps[1]), activation, recognise)
+    return net_or_warning(read_chain(chain, learning_rate, activation, recognise, optimizer_rates(chain, optimizer)))
+
+
+def optimizer_rates(chain: LayerChain, optimizer: Any) -> list[tuple[float, float]] | None:
+    """The steps of a `torch.optim` optimiser on weights and biases by layer; zero on those that it does not have."""
+    if optimizer is None:
+        return None
+    steps = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+    owners = [layer.owner for layer in chain.dense]
+    return [(steps.get(id(owner.weight), 0.0), steps.get(id(owner.bias), 0.0)) for owner in owners]
 
 
 def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
@@ -86,7 +77,7 @@ def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
 
     Returns
     -------
-    The model itself. Its widths and activation must be those of `net`.
+    The model itself. Its widths and activations must be those of `net`.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(3, 256), nn.Tanh(), nn.Linear(256, 1))
@@ -96,13 +87,15 @@ def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
     """
     torch = need("torch", "torch", "init_torch")
     chain = torch_chain(model)
-    check_fits(chain, net)
+    check_fits(chain, net, "C_b")
     generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
     with torch.no_grad():
-        for layer, std in zip(chain.dense, standard_deviations(net), strict=True):
-            for tensor, size in ((layer.owner.weight, std.W), (layer.owner.bias, std.b)):
+        for layer, own in zip(chain.dense, net.dense, strict=True):
+            for tensor, variance in ((layer.owner.weight, own.C_W / own.inputs), (layer.owner.bias, own.C_b)):
                 if tensor is not None:
-                    tensor.copy_(size * torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+                    tensor.copy_(
+                        math.sqrt(variance) * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                    )
     return model
 
 
@@ -120,7 +113,7 @@ def param_groups(model: Any, net: MLP, learning_rate: float = 1.0) -> list[dict[
     layer 1 bias 0.05
     """
     chain = torch_chain(model)
-    check_fits(chain, net.replace(C_b=0.0))
+    check_fits(chain, net)
     groups = []
     for i, (layer, rate) in enumerate(zip(chain.dense, rates(net), strict=True), start=1):
         for name, parameter, each in (("weight", layer.owner.weight, rate.W), ("bias", layer.owner.bias, rate.b)):
@@ -129,89 +122,63 @@ def param_groups(model: Any, net: MLP, learning_rate: float = 1.0) -> list[dict[
     return groups
 
 
-def torch_chain(model: Any) -> Chain:
-    """The weight layers and activation of a module, in the order in which `forward` applies them."""
+def torch_chain(model: Any) -> LayerChain:
+    """The weight layers and activations of a module, in the order in which `forward` applies them."""
     torch = need("torch", "torch", "reading a PyTorch model")
+    fx = need("torch.fx", "torch", "reading a PyTorch model")
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
-    return chain_of(list(_steps(model)))
-
-
-def _steps(model: Any) -> Iterator[Dense | Nonlinear]:
-    fx = need("torch.fx", "torch", "reading a PyTorch model")
-    nn = need("torch.nn", "torch", "reading a PyTorch model")
-    if isinstance(model, nn.Linear):
-        model = nn.Sequential(model)
+    if isinstance(model, torch.nn.Linear):
+        model = torch.nn.Sequential(model)
     try:
-        nodes = list(fx.Tracer().trace(model).nodes)
+        before, *nodes, _ = fx.Tracer().trace(model).nodes
     except Exception as error:  # whatever a user's forward may raise on a symbolic input
         raise unsupported(
             f"{type(model).__name__}, whose forward cannot be traced ({error})", "Write it as nn.Sequential."
         ) from error
-    before = nodes[0]
-    for position, node in enumerate(nodes[1:-1]):
-        where = f"position {position} ({_called(model, node)})"
+    steps = []
+    for position, node in enumerate(nodes):
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        layer = model.get_submodule(name) if node.op == "call_module" else None
+        what = name if layer is None else f"{type(layer).__name__}, '{name}'"
+        where = f"position {position} ({what})"
         from_nodes = [argument for argument in (*node.args, *node.kwargs.values()) if isinstance(argument, fx.Node)]
         if from_nodes != [before]:
             raise unsupported(f"{where}, which does not act on the layer before it alone")
         before = node
-        step = _step(model, node, where)
-        if step is not None:
-            yield step
+        steps.append(_called(node, name, where) if layer is None else _layer(layer, where))
+    return chain_of([step for step in steps if step is not None])
 
 
-def _called(model: Any, node: Any) -> str:
-    if node.op == "call_module":
-        return f"{type(model.get_submodule(node.target)).__name__}, '{node.target}'"
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-
-
-def _step(model: Any, node: Any, where: str) -> Dense | Nonlinear | None:
-    if node.op == "call_module":
-        return _layer(model.get_submodule(node.target), where)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+def _called(node: Any, name: str, where: str) -> ReadActivation | None:
+    """What a function or method does: nothing where it changes the shape only."""
     if name in _RESHAPES:
         return None
     if name in _WITHOUT_LAYER:
-        return Nonlinear(resolve(_WITHOUT_LAYER[name]), where)
-    if name not in _FUNCTIONS:
+        return ReadActivation(resolve(_WITHOUT_LAYER[name]), where)
+    kind = _AS_FUNCTIONS.get(name.replace("_", ""))
+    if kind is None:
         raise unsupported(where)
     nn = need("torch.nn", "torch", "reading a PyTorch model")
-    return _layer(getattr(nn, _FUNCTIONS[name])(*node.args[1:], **node.kwargs), where)
+    return ReadActivation(_activation_of(getattr(nn, kind)(*node.args[1:], **node.kwargs)), where)
 
 
-def _layer(layer: Any, where: str) -> Dense | Nonlinear | None:
-    kind = type(layer).__name__
+def _layer(layer: Any, where: str) -> ReadDense | ReadActivation | None:
     nn = need("torch.nn", "torch", "reading a PyTorch model")
     if isinstance(layer, nn.Linear):
-        return Dense(_array(layer.weight), None if layer.bias is None else _array(layer.bias), where, layer)
-    if isinstance(layer, nn.Identity | nn.Flatten) or (isinstance(layer, nn.Dropout) and not _drops(layer)):
+        b = None if layer.bias is None else layer.bias.detach().cpu().double().numpy()
+        return ReadDense(layer.weight.detach().cpu().double().numpy(), b, where, layer)
+    if isinstance(layer, nn.Identity | nn.Flatten):
         return None
-    sigma = _activation(layer, kind)
-    if sigma is None:
-        remedy = "Call model.eval() first: dropout is then the identity." if isinstance(layer, nn.Dropout) else ""
-        raise unsupported(where, remedy)
-    return Nonlinear(sigma, where)
+    if isinstance(layer, nn.Dropout):
+        if not layer.training or layer.p == 0.0:
+            return None
+        raise unsupported(where, "Call model.eval() first: dropout is then the identity.")
+    if type(layer).__name__ not in _ACTIVATIONS:
+        raise unsupported(where)
+    return ReadActivation(_activation_of(layer), where)
 
 
-def _drops(layer: Any) -> bool:
-    return layer.training and layer.p > 0.0
-
-
-def _activation(layer: Any, kind: str) -> Activation | None:
-    if kind in _SIMPLE:
-        return resolve(_SIMPLE[kind])
-    if kind == "LeakyReLU":
-        return resolve(f"leaky_relu({float(layer.negative_slope)!r})")
-    if kind == "GELU":
-        return resolve("gelu") if layer.approximate == "none" else parametric("gelu_tanh")
-    if kind == "Softplus":
-        return resolve("softplus") if layer.beta == 1 else parametric("softplus", float(layer.beta))
-    if kind in _FAMILIES:
-        name, *attributes = _FAMILIES[kind]
-        return parametric(name, *(float(getattr(layer, attribute)) for attribute in attributes))
-    return None
-
-
-def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()
+def _activation_of(layer: Any) -> Activation:
+    name, *attributes = _ACTIVATIONS[type(layer).__name__]
+    return torch_activation(name, *(getattr(layer, attribute) for attribute in attributes))

@@ -1,6 +1,6 @@
 """A jax model of any class as a chain of layers, read from what it computes: the jaxpr of one call.
 
-Every variable that depends on the input is `sent`: the output of the latest weight layer, and a function of it that
+Every variable that depends on the input is `_Sent`: the output of the latest weight layer, and a function of it that
 has been applied since. A product with a constant matrix ends that function, which is the activation, and begins the
 next layer; a constant added right after it is the bias.
 """
@@ -22,32 +22,34 @@ _SHAPE_ONLY = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", 
 
 
 @dataclass(frozen=True)
-class Traced:
-    """One weight layer as traced: W (outputs, inputs), b or None, and the function applied to its output."""
-
-    W: np.ndarray
-    b: np.ndarray | None
-    after: Callable[[Any], np.ndarray] | None
-
-
-@dataclass(frozen=True)
 class _Sent:
     """A value that depends on the input: which layer it comes from, and by which function (None: none yet)."""
 
     layer: int
     shape: tuple[int, ...]
-    apply: Callable[[Any], Any] | None
+    apply: Callable[[Any], Any] | None = None
+
+    def at(self, z):
+        return jnp.reshape(z, self.shape) if self.apply is None else self.apply(z)
+
+
+@dataclass
+class TracedLayer:
+    """A weight layer: W (outputs, inputs), what it acts on, its output's shape, b or None, the function after it."""
+
+    W: np.ndarray
+    sent: _Sent
+    shape: tuple[int, ...]
+    b: np.ndarray | None = None
+    after: Callable[[Any], np.ndarray] | None = None
 
 
 class _Tracer:
     """Walks a jaxpr, with constants evaluated and `_Sent` for what depends on the input."""
 
     def __init__(self):
-        self.weights: list[np.ndarray] = []
-        self.biases: list[np.ndarray | None] = []
-        self.sent: list[_Sent] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.operations: list[str] = []
+        self.layers: list[TracedLayer] = []
+        self.operations = 0
 
     def run(self, jaxpr: Any, constants: list[Any], arguments: list[Any]) -> list[Any]:
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
@@ -56,8 +58,7 @@ class _Tracer:
             return atom.val if hasattr(atom, "val") else values[atom]
 
         for equation in jaxpr.eqns:
-            incoming = [read(atom) for atom in equation.invars]
-            outgoing = self._equation(equation, incoming)
+            outgoing = self._equation(equation, [read(atom) for atom in equation.invars])
             values.update(zip(equation.outvars, outgoing, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -71,53 +72,40 @@ class _Tracer:
         if not sent:
             result = equation.primitive.bind(*incoming, **params)
             return list(result) if equation.primitive.multiple_results else [result]
+        where = f"{name}, operation {self.operations} of the model's call"
         if name in _CONTROL or len(equation.outvars) > 1 or len({value.layer for value in sent}) > 1:
-            raise unsupported(f"{name}, operation {len(self.operations)} of the model's call")
-        self.operations.append(name)
-        shape = tuple(equation.outvars[0].aval.shape)
+            raise unsupported(where)
+        self.operations += 1
+        signal, shape = sent[0], tuple(equation.outvars[0].aval.shape)
         if name == "dot_general" and len(sent) == 1:
-            return [self._product(incoming, params, shape)]
-        if name in ("add", "add_any") and len(sent) == 1 and self._may_be_bias(sent[0]):
-            return [self._bias(sent[0], incoming, shape)]
-        return [self._function(equation, incoming, sent[0], shape)]
-
-    def _product(self, incoming: list[Any], params: Any, shape: tuple[int, ...]) -> _Sent:
-        (left, right), batch = params["dimension_numbers"]
-        first = isinstance(incoming[0], _Sent)
-        signal, matrix = (incoming[0], incoming[1]) if first else (incoming[1], incoming[0])
-        axes = right if first else left
-        if any(batch) or len(axes) != 1 or np.ndim(matrix) != 2:
-            raise unsupported(f"dot_general, operation {len(self.operations) - 1} of the model's call")
-        self.weights.append(np.moveaxis(np.asarray(matrix), axes[0], 1))
-        self.biases.append(None)
-        self.sent.append(signal)
-        self.shapes.append(shape)
-        return _Sent(len(self.weights), shape, None)
-
-    def _may_be_bias(self, signal: _Sent) -> bool:
-        return signal.apply is None and signal.layer > 0 and self.biases[signal.layer - 1] is None
-
-    def _bias(self, signal: _Sent, incoming: list[Any], shape: tuple[int, ...]) -> _Sent:
-        constant = next(value for value in incoming if not isinstance(value, _Sent))
-        self.biases[signal.layer - 1] = np.ravel(np.broadcast_to(np.asarray(constant), shape))
-        return _Sent(signal.layer, shape, None)
-
-    def _function(self, equation: Any, incoming: list[Any], signal: _Sent, shape: tuple[int, ...]) -> _Sent:
-        if equation.primitive.name in _SHAPE_ONLY and signal.apply is None and np.prod(shape) == np.prod(signal.shape):
-            return _Sent(signal.layer, shape, None)
+            self.layers.append(TracedLayer(_matrix(incoming, params, where), signal, shape))
+            return [_Sent(len(self.layers), shape)]
+        if signal.apply is None and name in ("add", "add_any") and len(sent) == 1 and signal.layer > 0:
+            layer = self.layers[signal.layer - 1]
+            if layer.b is None:
+                constant = next(value for value in incoming if not isinstance(value, _Sent))
+                layer.b = np.ravel(np.broadcast_to(np.asarray(constant), shape))
+                return [_Sent(signal.layer, shape)]
+        if signal.apply is None and name in _SHAPE_ONLY and np.prod(shape) == np.prod(signal.shape):
+            return [_Sent(signal.layer, shape)]
 
         def apply(z):
-            parts = [_value(value, z) if isinstance(value, _Sent) else value for value in incoming]
-            return equation.primitive.bind(*parts, **equation.params)
+            parts = [value.at(z) if isinstance(value, _Sent) else value for value in incoming]
+            return equation.primitive.bind(*parts, **params)
 
-        return _Sent(signal.layer, shape, apply)
-
-
-def _value(sent: _Sent, z):
-    return sent.apply(z) if sent.apply is not None else jnp.reshape(z, sent.shape)
+        return [_Sent(signal.layer, shape, apply)]
 
 
-def trace(call: Callable, x: jax.Array) -> list[Traced]:
+def _matrix(incoming: list[Any], params: Any, where: str) -> np.ndarray:
+    """The constant in a product with a signal, as W (outputs, inputs)."""
+    axes, batch = params["dimension_numbers"]
+    place = 1 if isinstance(incoming[0], _Sent) else 0
+    if any(batch) or len(axes[place]) != 1 or np.ndim(incoming[place]) != 2:
+        raise unsupported(where)
+    return np.moveaxis(np.asarray(incoming[place]), axes[place][0], 1)
+
+
+def trace(call: Callable, x: jax.Array) -> list[TracedLayer]:
     """The weight layers of `call` at one input x, in order, with what is applied between them.
 
     >>> W, V = np.ones((4, 3)), np.ones((2, 4))
@@ -127,18 +115,19 @@ def trace(call: Callable, x: jax.Array) -> list[Traced]:
     """
     closed = jax.make_jaxpr(call)(x)
     tracer = _Tracer()
-    outputs = tracer.run(closed.jaxpr, list(closed.consts), [_Sent(0, x.shape, None)])
-    if not tracer.weights:
+    outputs = tracer.run(closed.jaxpr, list(closed.consts), [_Sent(0, x.shape)])
+    layers = tracer.layers
+    if not layers:
         raise unsupported("a model without a product with a weight matrix")
-    if tracer.sent[0].apply is not None:
+    if layers[0].sent.apply is not None:
         raise unsupported("an operation on the input before the first Linear layer", "Apply it to the data instead.")
-    if len(outputs) != 1 or not isinstance(outputs[0], _Sent) or outputs[0].layer != len(tracer.weights):
+    if len(outputs) != 1 or not isinstance(outputs[0], _Sent) or outputs[0].layer != len(layers):
         raise unsupported(f"a model with {len(outputs)} results, or one that skips a layer")
-    after = [_on_flat(sent, shape) for sent, shape in zip(tracer.sent[1:], tracer.shapes[:-1], strict=True)]
-    if [sent.layer for sent in tracer.sent] != list(range(len(tracer.sent))):
+    if [layer.sent.layer for layer in layers] != list(range(len(layers))):
         raise unsupported("layers that do not follow one another: a skip connection, or two branches")
-    last = _on_flat(outputs[0], tracer.shapes[-1])
-    return [Traced(W, b, f) for W, b, f in zip(tracer.weights, tracer.biases, [*after, last], strict=True)]
+    for layer, sent in zip(layers, [*(above.sent for above in layers[1:]), outputs[0]], strict=True):
+        layer.after = _on_flat(sent, layer.shape)
+    return layers
 
 
 def _on_flat(sent: _Sent, shape: tuple[int, ...]) -> Callable | None:

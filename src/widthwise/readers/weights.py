@@ -13,7 +13,7 @@ or a mean; tied weights are found by the correlation of two layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,83 +71,71 @@ def findings(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None])
     """
     found = []
     for layer, (W, b) in enumerate(zip(weights, biases, strict=True), start=1):
-        found += _mean(layer, "mean weight", W) + _variances(layer, W) + _overlaps(layer, W) + _edge(layer, W)
-        found += _mean(layer, "mean bias", b) if b is not None else []
-    return found + _ties(weights)
+        of_weights = (*_mean_of("mean weight", W), *_variances(W), *_overlaps(W), *_edge(W))
+        found += [Finding(layer, *check) for check in (*of_weights, *_mean_of("mean bias", b))]
+    ties = [Finding(layer, *check) for layer, W in enumerate(weights, 1) for check in _ties(W, weights[: layer - 1])]
+    return [finding for finding in (*found, *ties) if abs(finding.pull) > LOUD]
 
 
-def _loud(layer: int, what: str, found: float, expected: float, error: float, limit: float = LOUD) -> list[Finding]:
-    pull = (found - expected) / error if error > 0 else math.copysign(math.inf, found - expected)
-    return [Finding(layer, what, found, expected, pull)] if abs(pull) > limit else []
+#: What was looked at, the numbers found and expected, and their pull.
+Check = tuple[str, float, float, float]
 
 
-def _loud_square(layer: int, what: str, found: float, variance: float) -> list[Finding]:
-    """The same for a sum of squares of mean 1: its cube root is nearly Gaussian (Wilson and Hilferty)."""
+def _mean_square_check(what: str, found: float, variance: float) -> Check:
+    """For a sum of squares of mean 1, whose cube root is nearly Gaussian (Wilson and Hilferty)."""
     small = variance / 9.0
-    pull = (max(found, 0.0) ** (1 / 3) - (1.0 - small)) / math.sqrt(small)
-    return [Finding(layer, what, found, 1.0, pull)] if abs(pull) > LOUD else []
+    return what, found, 1.0, (max(found, 0.0) ** (1 / 3) - (1.0 - small)) / math.sqrt(small)
 
 
-def _mean(layer: int, what: str, entries: np.ndarray) -> list[Finding]:
-    mean, size = float(entries.mean()), entries.size
-    if size < 4 or mean == 0.0:
-        return []
-    # equal entries have no scatter; the mean square still bounds what zero mean would give
-    error = math.sqrt(float(np.mean(entries**2)) / size)
-    constant = float(entries.std()) < 1e-7 * abs(mean)
-    return _loud(layer, what, mean, 0.0, 0.0 if constant else error)
+def _mean_of(what: str, entries: np.ndarray | None) -> Iterator[Check]:
+    if entries is not None and entries.size >= 4 and entries.mean() != 0.0:
+        mean, size = float(entries.mean()), entries.size
+        # equal entries have no scatter; the mean square still bounds what zero mean would give
+        error = math.sqrt(float(np.mean(entries**2)) / size)
+        constant = float(entries.std()) < 1e-7 * abs(mean)
+        yield what, mean, 0.0, math.copysign(math.inf, mean) if constant else mean / error
 
 
-def _variances(layer: int, W: np.ndarray) -> list[Finding]:
+def _variances(W: np.ndarray) -> Iterator[Check]:
     """Rows, and columns, whose mean squares scatter more or less than those of independent entries do."""
-    found, s2 = [], float(np.mean(W**2))
+    s2 = float(np.mean(W**2))
     excess = float(np.mean(W**4)) - s2**2
     for what, axis in (("rows", 1), ("columns", 0)):
         m, n = W.shape[1 - axis], W.shape[axis]
-        if m < 4 or n < 4 or excess <= 1e-12 * s2**2:
-            continue
-        scatter = float(np.var(np.mean(W**2, axis=axis), ddof=1)) / (excess / n)
-        found += _loud_square(layer, f"scatter of mean squares of {what}", scatter, 2.0 * (1 + 6 / n) / (m - 1))
-    return found
+        if m >= 4 and n >= 4 and excess > 1e-12 * s2**2:
+            scatter = float(np.var(np.mean(W**2, axis=axis), ddof=1)) / (excess / n)
+            yield _mean_square_check(f"scatter of mean squares of {what}", scatter, 2.0 * (1 + 6 / n) / (m - 1))
 
 
-def _overlaps(layer: int, W: np.ndarray) -> list[Finding]:
+def _overlaps(W: np.ndarray) -> Iterator[Check]:
     """The mean of (w_i·w_j)² over pairs of rows, or of columns if those are fewer, against n s⁴."""
     side = "rows" if W.shape[0] <= W.shape[1] else "columns"
     few = W if side == "rows" else W.T
     m, n, s2 = *few.shape, float(np.mean(W**2))
-    if m < 3 or s2 == 0.0:
-        return []
-    gram = few @ few.T
-    pairs = m * (m - 1) / 2
-    square = (float(np.sum(gram**2)) - float(np.sum(np.diag(gram) ** 2))) / (2 * pairs)
-    kurtosis = float(np.mean(W**4)) / s2**2
-    variance = (2.0 + (kurtosis**2 - 2.0 * kurtosis - 1.0) / n) / pairs
-    return _loud_square(layer, f"mean squared overlap of {side}", square / (n * s2**2), variance)
+    if m >= 3 and s2 > 0.0:
+        gram = few @ few.T
+        pairs = m * (m - 1) / 2
+        square = (float(np.sum(gram**2)) - float(np.sum(np.diag(gram) ** 2))) / (2 * pairs)
+        kurtosis = float(np.mean(W**4)) / s2**2
+        variance = (2.0 + (kurtosis**2 - 2.0 * kurtosis - 1.0) / n) / pairs
+        yield _mean_square_check(f"mean squared overlap of {side}", square / (n * s2**2), variance)
 
 
-def _edge(layer: int, W: np.ndarray) -> list[Finding]:
-    m, n = W.shape
+def _edge(W: np.ndarray) -> Iterator[Check]:
     s2 = float(np.mean(W**2))
-    if min(m, n) < 4 or s2 == 0.0:
-        return []
-    a, b = math.sqrt(m - 0.5), math.sqrt(n - 0.5)
-    centre, scale = (a + b) ** 2, (a + b) * (1 / a + 1 / b) ** (1 / 3)
-    largest = float(linalg.norm(W, 2)) ** 2 / s2
-    # orthogonal weights are found by their overlaps; only a value outside the bulk matters here
-    if largest <= centre:
-        return []
-    return _loud(layer, "squared largest singular value over s²", largest, centre, scale, LOUD_EDGE)
+    if min(W.shape) >= 4 and s2 > 0.0:
+        a, b = (math.sqrt(size - 0.5) for size in W.shape)
+        centre, scale = (a + b) ** 2, (a + b) * (1 / a + 1 / b) ** (1 / 3)
+        largest = float(linalg.norm(W, 2)) ** 2 / s2
+        # orthogonal weights are found by their overlaps; only a value outside the bulk matters here
+        if largest > centre + LOUD_EDGE * scale:
+            yield "squared largest singular value over s²", largest, centre, (largest - centre) / scale
 
 
-def _ties(weights: Sequence[np.ndarray]) -> list[Finding]:
-    """Two layers, one perhaps transposed, whose entries are correlated."""
-    found = []
-    for second, W in enumerate(weights, start=1):
-        for first, V in enumerate(weights[: second - 1], start=1):
-            for other, how in ((V, ""), (V.T, "transposed ")):
-                if other.shape != W.shape or W.size < 8 or not (np.any(W) and np.any(V)):
-                    continue
+def _ties(W: np.ndarray, below: Sequence[np.ndarray]) -> Iterator[Check]:
+    """Layers below, perhaps transposed, whose entries are correlated with those of this one."""
+    for number, V in enumerate(below, start=1):
+        for other, how in ((V, ""), (V.T, "transposed ")):
+            if other.shape == W.shape and W.size >= 8 and np.any(W) and np.any(V):
                 r = float(np.sum(W * other) / math.sqrt(np.sum(W**2) * np.sum(V**2)))
-                found += _loud(second, f"correlation with {how}layer {first}", r, 0.0, 1 / math.sqrt(W.size))
-    return found
+                yield f"correlation with {how}layer {number}", r, 0.0, r * math.sqrt(W.size)

@@ -10,24 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import (
-    MLP,
-    SGD,
-    Adam,
-    GradientDescent,
-    GradientFlow,
-    Momentum,
-    NewtonStep,
-    network_from_dict,
-    plain,
-)
+from widthwise.network import MLP, network_from_dict, plain
+from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.mlp import FIELDS
 from widthwise.network.validation import check_integer
-from widthwise.study.builtin import dataset
-from widthwise.study.data import Data
-from widthwise.study.files import load_data
+from widthwise.study.data import Data, dataset, load_data
 
-ALGORITHMS = {
+ALGORITHM_CLASSES = {
     "gradient_flow": GradientFlow,
     "gradient_descent": GradientDescent,
     "newton_step": NewtonStep,
@@ -61,7 +50,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tables: network, data with its numbers, training, measurement."""
-        kind = next(name for name, cls in ALGORITHMS.items() if type(self.algorithm) is cls)
+        kind = next(name for name, cls in ALGORITHM_CLASSES.items() if type(self.algorithm) is cls)
         how = {key: value for key, value in asdict(self.algorithm).items() if value is not None}
         return {
             "network": self.net.to_dict(),
@@ -77,9 +66,8 @@ class Study:
     def from_dict(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Study:
         """The inverse of `to_dict`; paths of data files are relative to `folder`, missing tables take defaults."""
         if "widths" in tables:
-            tables = {"network": {key: tables[key] for key in tables if key in FIELDS}} | {
-                key: tables[key] for key in tables if key not in FIELDS
-            }
+            network = {key: value for key, value in tables.items() if key in FIELDS}
+            tables = {"network": network} | {key: value for key, value in tables.items() if key not in FIELDS}
         for name in tables:
             if name not in _TABLES:
                 raise UnknownName.of("spec", name, _TABLES)
@@ -87,7 +75,7 @@ class Study:
                 raise InvalidInput("spec", f"{name} = {tables[name]!r}", f"a table [{name}]")
         base = default_study()
         net = plain(network_from_dict(tables["network"]), "a study") if "network" in tables else base.net
-        data = _data(tables["data"], folder) if "data" in tables else base.data
+        data = _study_data(tables["data"], folder) if "data" in tables else base.data
         training, measurement = dict(tables.get("training", {})), dict(tables.get("measurement", {}))
         trained = training.pop("networks", base.trained)
         unknown = sorted(set(measurement) - {"networks", "seed"})
@@ -117,9 +105,9 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
     >>> make_algorithm("gradient_descent", learning_rate=0.1)
     GradientDescent(learning_rate=0.1, steps=None)
     """
-    if algorithm not in ALGORITHMS:
-        raise UnknownName.of("algorithm", algorithm, ALGORITHMS)
-    known = {f.name: f for f in fields(ALGORITHMS[algorithm])}
+    if algorithm not in ALGORITHM_CLASSES:
+        raise UnknownName.of("algorithm", algorithm, ALGORITHM_CLASSES)
+    known = {f.name: f for f in fields(ALGORITHM_CLASSES[algorithm])}
     for name in settings:
         if name not in known:
             raise InvalidInput(name, f"a setting of {algorithm}", "one of " + (", ".join(known) or "none"))
@@ -127,7 +115,7 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
         raise InvalidInput("learning_rate", "none", f"a positive number for {algorithm}")
     if algorithm == "sgd" and "batch_size" not in settings:
         raise InvalidInput("batch_size", "none", "a positive integer for sgd")
-    return ALGORITHMS[algorithm](**settings)
+    return ALGORITHM_CLASSES[algorithm](**settings)
 
 
 def default_study() -> Study:
@@ -136,7 +124,7 @@ def default_study() -> Study:
     return Study(net, dataset("spiral"))
 
 
-def _data(table: Mapping[str, Any], folder: Path | None) -> Data:
+def _study_data(table: Mapping[str, Any], folder: Path | None) -> Data:
     for name in table:
         if name not in _DATA_KEYS:
             raise UnknownName.of("[data]", name, _DATA_KEYS)
