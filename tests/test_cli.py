@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import widthwise as ww
-from widthwise.activations import NAMES as ACTIVATION_NAMES
+from widthwise.activations import ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
 from widthwise.study.builtin import NAMES as DATA_NAMES

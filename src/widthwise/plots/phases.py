@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from widthwise.activations import resolve
 from widthwise.criticality.critical import critical
-from widthwise.criticality.phase_grid import PHASES, critical_line
+from widthwise.criticality.phase_grid import PHASE_NAMES, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, look, lower_legend, panels
@@ -34,7 +34,7 @@ def plot_phase(diagram: xr.Dataset, net: MLP | None = None) -> Figure:
     if "chi_perp" not in diagram or diagram["chi_perp"].ndim != 2 or min(diagram["chi_perp"].shape) < 2:
         raise InvalidInput("diagram", f"{dict(diagram.sizes)}", "a Dataset of phase_diagram on at least a 2 × 2 grid")
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
-    phase = np.array([[PHASES.index(str(name)) for name in row] for row in diagram["phase"].values])
+    phase = np.array([[PHASE_NAMES.index(str(name)) for name in row] for row in diagram["phase"].values])
     with look():
         figure, (axis,) = panels(1, 1, 5.2, 3.8)
         colours = ListedColormap(_SHADES)
@@ -80,7 +80,7 @@ def _names(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray) -> N
     """The word of each phase, deep inside its region."""
     from scipy.ndimage import distance_transform_edt
 
-    for index, name in enumerate(PHASES):
+    for index, name in enumerate(PHASE_NAMES):
         inside = np.pad(phase == index, 1)
         depth = np.asarray(distance_transform_edt(inside))[1:-1, 1:-1]
         if depth.max(initial=0.0) < 2.0:

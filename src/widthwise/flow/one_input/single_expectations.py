@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals
-from widthwise.activations.resolution import NODES
+from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment
-from widthwise.gaussian.four_point.grids import Grid, smooth_grid, trapezoidal
-from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE
+from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE, Grid, smooth_grid, trapezoidal
 
 #: Kernels up to 4^j share the grid of j, from this j on.
 LOWEST_BAND = -2
@@ -93,7 +92,7 @@ class Panels:
     """Gauss–Legendre panels between fixed edges in z and the Gaussian's own edges in u."""
 
     edges: np.ndarray
-    count: int = NODES
+    count: int = PANEL_NODES
 
     @property
     def nodes(self) -> int:
