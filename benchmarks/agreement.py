@@ -24,7 +24,7 @@ from widthwise.experiments.tally import Tally
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.corrections import TRAINING, at_output
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.kernel_change import mean_kernel_change
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
@@ -77,7 +77,7 @@ def tensor_case(activation: str, depth: int, inputs: int, widths, networks: int,
 def predicted_case(net: MLP, y: np.ndarray, data, test, algorithm, left_out=()) -> tuple[dict, dict]:
     """Moments at infinite width, and the coefficients of 1/n, with some tensors set to zero."""
     inputs = len(data)
-    flow = finite_flow(net, np.concatenate([data, test]), TRAINING, last_only=True)
+    flow = finite_flow(net, np.concatenate([data, test]), TRAINING_TENSORS, last_only=True)
     assert flow.Theta is not None
     tensors = {name: 0.0 * value if name in left_out else value for name, value in at_output(flow).items()}
     basis = Basis.of(Spectrum.of(flow.Theta[-1][:inputs, :inputs]), flow.Theta[-1], tensors, y.T)

@@ -17,10 +17,10 @@ import numpy as np
 from finite import DEPTH, entries, inputs_of, network
 
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.gaussian.four_point.families import FAMILIES, assignments, pair_types
+from widthwise.gaussian.four_point.families import FAMILIES, assignments, layout, pair_types
+from widthwise.gaussian.four_point.harmonics import DEGREE_BLOCK, half_size
 from widthwise.gaussian.four_point.overlap import Where, add_block
-from widthwise.gaussian.four_point.parity import layout
-from widthwise.gaussian.four_point.tables import BLOCK, Block, half_size
+from widthwise.gaussian.four_point.tables import Block
 
 PLACED = assignments(FAMILIES)
 
@@ -43,10 +43,10 @@ def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16)
     """Multiply-adds a second of one block of degrees for many quadruples of an activation without parity."""
     types, half = len(pair_types(PLACED)), half_size(start)
     random = np.random.default_rng(0)
-    parts = [jnp.asarray(random.normal(size=(BLOCK, 1, planes, types, half))) for _ in range(2)]
+    parts = [jnp.asarray(random.normal(size=(DEGREE_BLOCK, 1, planes, types, half))) for _ in range(2)]
     rows = [jnp.asarray(random.integers(0, planes, quadruples)) for _ in range(2)]
     angles = [jnp.asarray(random.uniform(0, 1, quadruples)) for _ in range(4)]
-    where = Where(*rows, *angles, until=jnp.full(quadruples, start + BLOCK))
+    where = Where(*rows, *angles, until=jnp.full(quadruples, start + DEGREE_BLOCK))
     laid, _ = layout(PLACED, False)
     values, block = jnp.zeros((quadruples, len(PLACED))), Block(start, *parts).given(jnp.asarray)
     added = jax.jit(add_block, static_argnums=0)
@@ -54,7 +54,7 @@ def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16)
     def call():
         added(laid, values, values, block, float(start), where)[0].block_until_ready()
 
-    work = quadruples * BLOCK * (2 * 2 * types * half**2 + 2 * types**2 * half)
+    work = quadruples * DEGREE_BLOCK * (2 * 2 * types * half**2 + 2 * types**2 * half)
     return work / timed(call)
 
 

@@ -23,7 +23,7 @@ from predict import STEPS, TESTS, data, network
 from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
-from widthwise.inference.corrections import TRAINING, at_output, joint_tensors
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output, joint_tensors
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
@@ -66,9 +66,11 @@ def moments(net, count: int, way: str) -> OutputMoments:
     clock = Clock.of(GradientDescent(0.5 * largest_stable_step(net, X), STEPS))
     spectrum = Spectrum.of(kernel_flow(net, X, last_only=True).Theta[-1])  # pyright: ignore[reportOptionalSubscript]
     if way == "tiles":
-        flow = QuadrupleFlow(net, inputs, TRAINING, progress=Progress(count_quadruples(count, TESTS, net.depth)))
+        flow = QuadrupleFlow(
+            net, inputs, TRAINING_TENSORS, progress=Progress(count_quadruples(count, TESTS, net.depth))
+        )
         return contracted_moments(flow, spectrum, y[:, None], clock)[0]
-    flow = joint_tensors(net, inputs, TRAINING)
+    flow = joint_tensors(net, inputs, TRAINING_TENSORS)
     assert flow.Theta is not None
     basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y[:, None])
     moments_at_training(basis, clock)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import widthwise as ww
-from widthwise.activations import NAMES, intervals, resolve
-from widthwise.activations.angles import right_angle, upper_angle
+from widthwise.activations import ACTIVATION_NAMES, intervals, resolve
+from widthwise.activations.closed_forms import right_angle, upper_angle
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ACTIVATION_NAMES)
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_derivatives_agree_with_finite_differences(name, order):
     sigma = resolve(name)

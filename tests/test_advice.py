@@ -18,7 +18,7 @@ from flax import nnx
 import widthwise as ww
 from widthwise.criticality.advice import advise
 from widthwise.criticality.critical import critical
-from widthwise.criticality.snippets import Numbers, snippets
+from widthwise.criticality.snippets import numbers_of, snippets
 from widthwise.errors import InvalidInput
 
 X = np.random.default_rng(5).normal(size=(30, 4))
@@ -117,7 +117,7 @@ def test_code_is_valid_and_carries_the_numbers(activation):
     for text in code.values():
         compile(text, "snippet", "exec")
         names: dict = {}
-        exec("\n".join(line for line in text.splitlines() if line.split(" = ")[0] in Numbers.__annotations__), names)
+        exec("\n".join(line for line in text.splitlines() if line.split(" = ")[0] in numbers_of(net, 0.1, 30)), names)
         assert names["widths"] == [4, 8, 16, 2]
         assert names["weight_std"] == pytest.approx([math.sqrt(c / n) for c, n in ((1, 4), (2, 8), (3, 16))])
         assert names["bias_std"] == pytest.approx([math.sqrt(c) for c in (0.1, 0.2, 0.3)])

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import widthwise as ww
-from widthwise.activations import NAMES as ACTIVATION_NAMES
+from widthwise.activations import ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
 from widthwise.study.data import BUILT_IN
@@ -237,7 +237,7 @@ def test_warnings_take_one_line_and_none_when_quiet(capsys):
 
 
 def test_completion_knows_every_name():
-    assert set(options.ACTIVATION_NAMES) == set(ACTIVATION_NAMES)
+    assert set(options.COMPLETED_ACTIVATIONS) == set(ACTIVATION_NAMES)
     assert set(options.DATA_SETS) == set(BUILT_IN)
     assert set(options.ALGORITHM_NAMES) == set(ALGORITHM_CLASSES)
 

@@ -11,7 +11,7 @@ from widthwise.flow.tensors.placed import ORDERS
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point import quadruples
-from widthwise.inference.corrections import TRAINING, choose_method, full_bytes, tiled_bytes
+from widthwise.inference.corrections import TRAINING_TENSORS, choose_method, full_bytes, tiled_bytes
 from widthwise.inference.tiled import contracted_moments as contraction_first
 from widthwise.inference.tiled import forms
 from widthwise.inference.tiled import quadruple_tiles as tiles
@@ -118,7 +118,9 @@ class TestEquality:
         monkeypatch.setattr("widthwise.flow.tensors.quadruple_flow.COMPILE_FROM", 2)
         for place in ("flow.tensors.quadruple_flow", "inference.tiled.quadruple_tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
-        monkeypatch.setattr("widthwise.gaussian.four_point.accelerated.PIECES", dict.fromkeys((0, 32, 64, 128), 16))
+        monkeypatch.setattr(
+            "widthwise.gaussian.four_point.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 128), 16)
+        )
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         contraction_first._add_compiled.clear_cache()
         full, tiled = (
@@ -149,8 +151,11 @@ class TestPieces:
     def test_quadruples_flow_by_themselves(self):
         """Every tensor of the output layer in every order, four layers deep, against the recursions on all inputs."""
         net = ww.MLP([3, 20, 30, 25, 2], "sin", C_b=0.1, C_W=[1.5, 1.4, 1.3, 1.2], lambda_b=0.2)
-        X, names = np.vstack([X_TRAIN[:3], X_TEST[:1]]), tuple(name for name in TRAINING if name not in ("G1", "H1"))
-        full, flow = finite_flow(net, X, last_only=True), QuadrupleFlow(net, X, TRAINING)
+        X, names = (
+            np.vstack([X_TRAIN[:3], X_TEST[:1]]),
+            tuple(name for name in TRAINING_TENSORS if name not in ("G1", "H1")),
+        )
+        full, flow = finite_flow(net, X, last_only=True), QuadrupleFlow(net, X, TRAINING_TENSORS)
         quads = quadruples(4).sorted[::-1]
         found = flow.tensors(quads, names)
         for name in names:
@@ -214,8 +219,8 @@ class TestMemory:
             assert choose_method(net, most + 1, "full") == "full"
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         assert [choose_method(NET, inputs, "auto") for inputs in (31, 32)] == ["full", "tiles"]
-        assert tiled_bytes(NET, 100) < full_bytes(100, TRAINING) / 2
-        assert tiled_bytes(NET, 200) < full_bytes(200, TRAINING) / 7
+        assert tiled_bytes(NET, 100) < full_bytes(100, TRAINING_TENSORS) / 2
+        assert tiled_bytes(NET, 200) < full_bytes(200, TRAINING_TENSORS) / 7
 
     @pytest.mark.full
     def test_tiles_take_less_memory_than_full_tensors(self):

@@ -9,9 +9,8 @@ import pytest
 from user_activations import mish, softsign
 
 import widthwise as ww
-from widthwise.criticality.correlation import pair_fixed_point
 from widthwise.criticality.critical import critical
-from widthwise.criticality.kernel_fixed_points import fixed_points
+from widthwise.criticality.kernel_fixed_points import fixed_points, pair_fixed_point
 from widthwise.criticality.learning_rates import layer_shares
 from widthwise.criticality.phase_grid import critical_line
 from widthwise.errors import InvalidInput

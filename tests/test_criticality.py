@@ -14,9 +14,8 @@ import widthwise as ww
 from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import critical
 from widthwise.criticality.depth_width import optimal_aspect_ratio
-from widthwise.criticality.kernel_fixed_points import fixed_points
+from widthwise.criticality.kernel_fixed_points import correlation_length, fixed_points, kernel_map, susceptibilities
 from widthwise.criticality.learning_rates import power_law_rates
-from widthwise.criticality.perturbations import correlation_length, kernel_map, susceptibilities
 from widthwise.errors import DivergentMoment, InvalidInput, NotCritical, NotDifferentiable
 
 # --- susceptibilities and fixed points -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from widthwise.flow.tensors.quadruple_flow import PLACED
 from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point.families import FAMILIES, assignments
-from widthwise.inference.corrections import PRIOR, TRAINING
+from widthwise.inference.corrections import PRIOR_TENSORS, TRAINING_TENSORS
 from widthwise.results.theory import estimate_bytes
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, FOURS, MEANS, PRODUCTS, SHIFTS, TENSORS, WITHOUT_THETA
 
@@ -70,7 +70,7 @@ def test_what_the_records_say_together():
     assert (MEANS, WITHOUT_THETA, "".join(DIFFERENTIALS)) == (("G1", "H1"), ("G1", "V"), "PQRSTU")
     assert SHIFTS == {"K": "G1", "Theta": "H1"}
     assert PRODUCTS == {"V": ("G1", "G1"), "D": ("G1", "H1"), "A": ("H1", "H1")}
-    assert (set(TRAINING), set(PRIOR)) == (set(CORRECTIONS) - {"V"}, {"G1", "V"})
+    assert (set(TRAINING_TENSORS), set(PRIOR_TENSORS)) == (set(CORRECTIONS) - {"V"}, {"G1", "V"})
     assert set(PLACED) == set(assignments(FAMILIES))
 
 

@@ -117,7 +117,7 @@ def test_mixed_activations_have_predictions_and_an_exact_law():
 
 
 def test_criticality_goes_layer_by_layer():
-    from widthwise.criticality.single_layers import layer_flow
+    from widthwise.criticality.learning_rates import layer_flow
 
     flow, kernels = layer_flow(MIXED, X), ww.theory(MIXED, X)["K"].values
     assert np.allclose(flow.K, np.einsum("laa->la", kernels), rtol=1e-10)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import widthwise as ww
-from widthwise.activations import NAMES
+from widthwise.activations import ACTIVATION_NAMES
 
 positive = st.floats(0.0, 1e6, allow_nan=False)
 
@@ -19,7 +19,7 @@ positive = st.floats(0.0, 1e6, allow_nan=False)
 def networks(draw):
     depth = draw(st.integers(1, 5))
     widths = draw(st.lists(st.integers(1, 4096), min_size=depth + 1, max_size=depth + 1))
-    activation = draw(st.sampled_from([*NAMES, "leaky_relu(0.37)", "leaky_relu(-0.1234567890123)"]))
+    activation = draw(st.sampled_from([*ACTIVATION_NAMES, "leaky_relu(0.37)", "leaky_relu(-0.1234567890123)"]))
     values = [draw(st.one_of(positive, st.lists(positive, min_size=depth, max_size=depth))) for _ in range(4)]
     return ww.MLP(widths, activation, *values)
 

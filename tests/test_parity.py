@@ -7,8 +7,7 @@ import pytest
 import widthwise as ww
 from widthwise.activations import resolve
 from widthwise.gaussian.four_point import FAMILIES
-from widthwise.gaussian.four_point.families import assignments, pair_types, quadruples
-from widthwise.gaussian.four_point.parity import layout, type_rows
+from widthwise.gaussian.four_point.families import assignments, layout, pair_types, quadruples, type_rows
 from widthwise.gaussian.four_point.planes import PlaneSeries
 
 PLACED = assignments(FAMILIES)

@@ -10,7 +10,7 @@ from difference_equations import coefficients, iterate
 
 import widthwise as ww
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.corrections import TRAINING, at_output
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.observables import expected_error, trained_kernel
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import evaluate_polynomial
@@ -59,7 +59,7 @@ class TestReference:
 
 
 def tensors_of(case):
-    flow = finite_flow(network(case), np.array(case["X"]), TRAINING, last_only=True)
+    flow = finite_flow(network(case), np.array(case["X"]), TRAINING_TENSORS, last_only=True)
     return at_output(flow), flow.Theta[-1]
 
 
@@ -242,7 +242,7 @@ class TestWeights:
 
 @pytest.fixture(scope="module")
 def basis():
-    flow = finite_flow(NET, np.vstack([X_TRAIN, X_TEST]), TRAINING, last_only=True)
+    flow = finite_flow(NET, np.vstack([X_TRAIN, X_TEST]), TRAINING_TENSORS, last_only=True)
     return Basis.of(Spectrum.of(flow.Theta[-1][:3, :3]), flow.Theta[-1], at_output(flow), Y)
 
 

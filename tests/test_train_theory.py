@@ -21,7 +21,7 @@ from widthwise.experiments.training.ensemble import train_one
 from widthwise.experiments.training.linearised import response
 from widthwise.experiments.training.train import train
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.corrections import TRAINING, at_output
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.kernel_change import mean_kernel_change
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
@@ -33,7 +33,7 @@ DDNTK, DNTK = frozenset("RSTU"), frozenset("PQ")
 
 @cache
 def tensors_at_output(net, points):
-    found = finite_flow(net, np.concatenate([POINTS[:points], TEST]), TRAINING, last_only=True)
+    found = finite_flow(net, np.concatenate([POINTS[:points], TEST]), TRAINING_TENSORS, last_only=True)
     return at_output(found), found.Theta[-1]
 
 

@@ -15,7 +15,7 @@ from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.corrections import TRAINING, at_output
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.layer_kernels import layer_flows
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import covariance, monomial
@@ -202,7 +202,7 @@ class TestAnObservableOfOnesOwn:
 
     def test_output_and_kernel_after_training_are_correlated_as_predicted(self):
         net = reference_network("swish", 2, 128)
-        flow = finite_flow(net, X, TRAINING, last_only=True)
+        flow = finite_flow(net, X, TRAINING_TENSORS, last_only=True)
         Theta, clock = flow.Theta[-1], Clock.of(STEPS)
         basis = Basis.of(Spectrum.of(Theta[:2, :2]), Theta, at_output(flow), Y_ONE)
         found = covariance(*output_and_kernel(clock, basis.rates, 3), "IaABcd", basis.cumulants)

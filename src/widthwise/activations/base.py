@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 
 from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
 
-Elementwise = Callable[[Any], Any]
+#: A function that acts on each entry of an array.
+RealFunction = Callable[[Any], Any]
 
 #: One-sided values next to a kink are read at this distance from it (times the kink's own size, if larger).
 ONE_SIDED = 1e-12
@@ -36,17 +37,13 @@ class ClosedForm(Protocol):
     def pair(self, p: int, q: int, K_aa: Any, K_ab: Any, K_bb: Any) -> Any: ...
 
 
-def differentiate(function: Elementwise) -> Elementwise:
+def differentiate(function: RealFunction) -> RealFunction:
     """Derivative of an elementwise function, again elementwise (one forward-mode pass)."""
-
-    def derivative(z):
-        return jax.jvp(function, (z,), (jnp.ones_like(z),))[1]
-
-    return derivative
+    return lambda z: jax.jvp(function, (z,), (jnp.ones_like(z),))[1]
 
 
 @lru_cache(maxsize=512)
-def _derivative(function: Elementwise, order: int) -> Elementwise:
+def _derivative(function: RealFunction, order: int) -> RealFunction:
     return function if order == 0 else differentiate(_derivative(function, order - 1))
 
 
@@ -69,7 +66,7 @@ class Activation:
     """
 
     name: str
-    function: Elementwise
+    function: RealFunction
     kinks: tuple[float, ...] = ()
     parameters: tuple[float, ...] = ()
     closed: ClosedForm | None = None
@@ -100,30 +97,24 @@ class Activation:
         kinks = f", kinks={self.kinks!r}" if self.kinks else ""
         return f"Activation(name={self.name!r}, function={self.function!r}{kinks})"
 
-    def derivative(self, order: int) -> Elementwise:
+    def derivative(self, order: int) -> RealFunction:
         """The regular part of σ^(order): σ differentiated wherever it has no kink (theory §1, Kinks)."""
         return _derivative(self.function, order)
 
     def jumps(self, order: int) -> np.ndarray:
         """Jump of σ^(order) across each kink, right minus left."""
-        if not self.kinks:
-            return np.zeros(0)
-        return _jumps(self, order)
+        return _jumps(self, order) if self.kinks else np.zeros(0)
 
-    @property
+    @cached_property
     def first_jump(self) -> float:
         """Lowest derivative that jumps somewhere: 0 for a step, 1 for relu, 2 for elu, infinity if smooth."""
-        if not self.kinks:
-            return math.inf
-        return _first_jump(self)
+        return next((order for order in range(8) if np.any(self.jumps(order) != 0.0)), math.inf)
 
     def atoms(self, order: int) -> tuple[Atom, ...]:
         """Point masses of σ^(order): the jump of σ^(m) contributes jump · δ^(order−1−m) for every m < order."""
-        if order <= self.first_jump:
-            return ()
         return tuple(
             Atom(position, order - 1 - m, float(jump))
-            for m in range(int(self.first_jump), order)
+            for m in range(order)
             for position, jump in zip(self.kinks, self.jumps(m), strict=True)
             if jump != 0.0
         )
@@ -147,14 +138,6 @@ def _jumps(activation: Activation, order: int) -> np.ndarray:
     jump = right - left
     jump[np.abs(jump) <= JUMP_TOLERANCE * np.maximum(1.0, np.abs(right) + np.abs(left))] = 0.0
     return jump
-
-
-@lru_cache(maxsize=256)
-def _first_jump(activation: Activation) -> float:
-    for order in range(8):
-        if np.any(_jumps(activation, order) != 0.0):
-            return order
-    return math.inf
 
 
 #: What stands for an activation where one is asked for: a name, a function written in jax.numpy, or an Activation.

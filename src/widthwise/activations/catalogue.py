@@ -1,73 +1,43 @@
-"""The built-in activations, one line each, and the names people know them by."""
+"""The built-in activations, one line each, and activations from the user: a name, or a function in jax.numpy."""
 
 from __future__ import annotations
 
 import copyreg
-import inspect
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from widthwise.activations.base import Activation
-from widthwise.activations.closed_forms import (
-    DerivativeForm,
-    ErfForm,
-    GeluForm,
-    MonomialForm,
-    ReluFamilyForm,
-    SineForm,
-)
-from widthwise.errors import InvalidInput, UnknownName
-
-
-def _step(z):
-    return jnp.where(z >= 0, 1.0, 0.0).astype(jnp.result_type(z))
-
-
-def _gelu(z):
-    return z * jax.scipy.special.ndtr(z)
-
-
-def _swish(z):
-    return z * jax.nn.sigmoid(z)
-
-
-def _identity(z):
-    return z
-
-
-def _power(degree: int) -> Callable:
-    return lambda z: z**degree
+from widthwise.activations.base import Activation, ActivationLike
+from widthwise.activations.closed_forms import DerivativeForm, ErfForm, GeluForm, MonomialForm, ReluFamilyForm, SineForm
+from widthwise.errors import BadActivation, InvalidInput, UnknownName
 
 
 def _two_slopes(positive: float, negative: float) -> Callable:
     return lambda z: jnp.where(z > 0, positive * z, negative * z)
 
 
-def _make(name, function, **more) -> Activation:
-    return Activation(name, function, builtin=True, **more)
-
-
 _RELU = ReluFamilyForm(1.0, 0.0)
 
 _FIXED = {
-    activation.name: activation
-    for activation in (
-        _make("step", _step, kinks=(0.0,), closed=DerivativeForm(_RELU)),
-        _make("sigmoid", jax.nn.sigmoid),
-        _make("tanh", jnp.tanh),
-        _make("sin", jnp.sin, closed=SineForm()),
-        _make("linear", _identity, closed=MonomialForm(1)),
-        _make("relu", _two_slopes(1.0, 0.0), kinks=(0.0,), closed=_RELU),
-        _make("softplus", jax.nn.softplus),
-        _make("swish", _swish),
-        _make("gelu", _gelu, closed=GeluForm()),
-        _make("erf", jax.scipy.special.erf, closed=ErfForm()),
-        _make("quadratic", _power(2), closed=MonomialForm(2)),
-        _make("cubic", _power(3), closed=MonomialForm(3)),
+    name: Activation(name, function, (0.0,) if name in ("step", "relu") else (), closed=closed, builtin=True)
+    for name, function, closed in (
+        ("step", lambda z: jnp.where(z >= 0, 1.0, 0.0).astype(jnp.result_type(z)), DerivativeForm(_RELU)),
+        ("sigmoid", jax.nn.sigmoid, None),
+        ("tanh", jnp.tanh, None),
+        ("sin", jnp.sin, SineForm()),
+        ("linear", lambda z: z, MonomialForm(1)),
+        ("relu", _two_slopes(1.0, 0.0), _RELU),
+        ("softplus", jax.nn.softplus, None),
+        ("swish", lambda z: z * jax.nn.sigmoid(z), None),
+        ("gelu", lambda z: z * jax.scipy.special.ndtr(z), GeluForm()),
+        ("erf", jax.scipy.special.erf, ErfForm()),
+        ("quadratic", lambda z: z**2, MonomialForm(2)),
+        ("cubic", lambda z: z**3, MonomialForm(3)),
     )
 }
 
@@ -75,36 +45,29 @@ _ALIASES = {"perceptron": "step", "silu": "swish", "identity": "linear", "sine":
 
 #: jax's own functions that are exactly a built-in (jax.nn.gelu is not: it defaults to an approximation).
 _SAME_FUNCTION = {
-    jax.nn.relu: "relu",
-    jnp.tanh: "tanh",
-    jax.nn.tanh: "tanh",
-    jnp.sin: "sin",
-    jax.nn.sigmoid: "sigmoid",
-    jax.nn.softplus: "softplus",
-    jax.nn.silu: "swish",
-    jax.nn.swish: "swish",
-    jax.scipy.special.erf: "erf",
-}
+    jax.nn.relu: "relu", jnp.tanh: "tanh", jax.nn.tanh: "tanh", jnp.sin: "sin", jax.nn.sigmoid: "sigmoid",
+    jax.nn.softplus: "softplus", jax.nn.silu: "swish", jax.nn.swish: "swish", jax.scipy.special.erf: "erf",
+}  # fmt: skip
+#: Points at which a function of the user is tried.
+_PROBE = np.array([-7.3, -3.0, -1.1, -0.4, -1e-3, 1e-3, 0.3, 0.9, 2.1, 5.7])
+
+ACTIVATION_NAMES = tuple(sorted([*_FIXED, "leaky_relu"]))
 
 
 @lru_cache(maxsize=64)
-def leaky_relu(slope: float = 0.01) -> Activation:
+def _leaky_relu(slope: float = 0.01) -> Activation:
     """z for z > 0, slope · z for z < 0."""
-    return _make(
+    return Activation(
         "leaky_relu",
         _two_slopes(1.0, slope),
         kinks=(0.0,) if slope != 1.0 else (),
         parameters=(slope,),
         closed=ReluFamilyForm(1.0, slope),
+        builtin=True,
     )
 
 
-_FAMILIES: dict[str, Callable[..., Activation]] = {"leaky_relu": leaky_relu}
-
-NAMES = tuple(sorted([*_FIXED, *_FAMILIES]))
-
-
-def builtin_for(function: object) -> Activation | None:
+def _builtin_for(function: object) -> Activation | None:
     """The built-in activation that a known jax function is, if it is one."""
     try:
         return _FIXED[_SAME_FUNCTION[function]]  # pyright: ignore[reportArgumentType]
@@ -121,31 +84,103 @@ def named(text: str) -> Activation:
     'leaky_relu(0.2)'
     """
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
-    name = match.group(1).lower() if match else text
+    name, given = (match.group(1).lower(), match.group(2) or "") if match else (text, "")
     name = _ALIASES.get(name, name)
-    given = match.group(2) if match else None
-    if name in _FIXED and not given:
-        return _FIXED[name]
-    if name in _FAMILIES:
-        return _FAMILIES[name](*_numbers(text, name, given or ""))
-    if name in _FIXED:
+    if name == "leaky_relu":
+        return _leaky_relu(*_given_slope(text, given))
+    if name not in _FIXED:
+        raise UnknownName.of(
+            "activation",
+            text,
+            [*ACTIVATION_NAMES, *_ALIASES],
+            also=", or a function of one argument written in jax.numpy",
+        )
+    if given:
         raise InvalidInput("activation", repr(text), f"{name!r}, which takes no parameter")
-    raise UnknownName.of(
-        "activation", text, [*NAMES, *_ALIASES], also=", or a function of one argument written in jax.numpy"
-    )
+    return _FIXED[name]
 
 
-def _numbers(text: str, name: str, given: str) -> list[float]:
-    parameters = inspect.signature(_FAMILIES[name]).parameters
+def _given_slope(text: str, given: str) -> list[float]:
     pieces = [piece.split("=")[-1].strip() for piece in given.split(",") if piece.strip()]
     try:
         values = [float(piece) for piece in pieces]
     except ValueError:
-        values = [float("nan")]
-    if len(values) > len(parameters) or not all(abs(v) < float("inf") for v in values):
-        expected = f"{name}({', '.join(parameters)}) with finite numbers, for example {name}(0.1)"
+        values = [math.nan]
+    if len(values) > 1 or not all(map(math.isfinite, values)):
+        expected = "leaky_relu(slope) with finite numbers, for example leaky_relu(0.1)"
         raise InvalidInput("activation", repr(text), expected)
     return values
+
+
+def activation(what: ActivationLike, *, kinks: Sequence[float] = (), name: str | None = None) -> Activation:
+    """Make an activation from a name or from a function of one array written in `jax.numpy`.
+
+    `kinks` lists the positions where the function or one of its derivatives jumps; without them, whatever needs
+    such a derivative is refused with a message that says where the kink was found. `name` is used in messages and
+    saved results. Names: step, sigmoid, tanh, sin, linear, relu, leaky_relu(slope), softplus, swish, gelu (exact),
+    erf, quadratic, cubic, and the aliases perceptron, silu, identity.
+
+    >>> import jax.numpy as jnp
+    >>> softsign = activation(lambda z: z / (1 + jnp.abs(z)), kinks=[0.0], name="softsign")
+    >>> softsign.first_jump
+    2
+    >>> activation("leaky_relu(0.3)").parameters
+    (0.3,)
+    """
+    kinks = tuple(float(k) for k in kinks)
+    declared = bool(kinks) or name is not None
+    if declared and (not callable(what) or isinstance(what, Activation)):
+        raise InvalidInput("kinks", f"{kinks} with activation {what!r}", "kinks and name only with a function")
+    if not np.all(np.isfinite(kinks)):
+        raise InvalidInput("kinks", str(kinks), "finite positions")
+    if declared and callable(what):
+        what = Activation(name or _name_of(what), what, kinks=tuple(sorted(set(kinks))))
+    return resolve(what)
+
+
+def resolve(what: ActivationLike) -> Activation:
+    """A checked activation: built-ins by name or by jax function, anything else tried on a few points first."""
+    if isinstance(what, Activation):
+        return what if what.builtin else _checked(what)
+    if isinstance(what, str):
+        return named(what)
+    if callable(what):
+        return _builtin_for(what) or _checked(Activation(_name_of(what), what))
+    raise InvalidInput(
+        "activation", f"{what!r} ({type(what).__name__})", "a name, or a function of one argument written in jax.numpy"
+    )
+
+
+def _name_of(function: Callable) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return "custom" if name == "<lambda>" else name
+
+
+@lru_cache(maxsize=256)
+def _checked(candidate: Activation) -> Activation:
+    remedy = "Write it elementwise with jax.numpy, for example lambda z: z * jnp.tanh(z)."
+
+    def refuse(problem: str, remedy: str = remedy):
+        return BadActivation("activation", f"{candidate.name}, {problem}", "a function of one array", remedy)
+
+    z, compiled = jnp.asarray(_PROBE), jax.jit(candidate.function)
+    try:
+        values = compiled(z)
+    except Exception as error:  # whatever a user's function may raise
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise refuse(f"which failed on an array of numbers with {type(error).__name__}: {reason}") from error
+    shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
+    if shape != z.shape or dtype is None:
+        raise refuse(f"which returned shape {shape} for an array of shape {z.shape}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise refuse(f"which returned {dtype} numbers for float64 input", "Return real floating-point numbers.")
+    if not np.all(np.isfinite(values)):
+        bad = _PROBE[~np.isfinite(np.asarray(values))]
+        raise refuse(f"which returned NaN or infinity at z = {bad[0]:g}", "It must be finite for every real z.")
+    alone = [np.asarray(compiled(_PROBE[i : i + 1]))[0] for i in range(len(z))]
+    if not np.allclose(values, alone, rtol=1e-10, atol=1e-12):
+        raise refuse("whose value at one entry depends on the other entries")
+    return candidate
 
 
 def _reduce(activation: Activation):

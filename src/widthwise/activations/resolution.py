@@ -17,18 +17,20 @@ from widthwise.activations.base import Activation
 from widthwise.errors import BadActivation, NotDifferentiable
 
 #: Nodes on each interval; products of two resolved functions and a Gaussian stay exact to rounding.
-NODES = 16
+PANEL_NODES = 16
 #: Legendre coefficients from this degree on must be negligible.
 RESOLVED_DEGREE = 12
-TOLERANCE = 1e-13
-SMALLEST = 1e-8
+RESOLVED_TAIL = 1e-13
+SMALLEST_INTERVAL = 1e-8
 MOST_INTERVALS = 60_000
-_LONGEST = 1 << 17
-_SHORTEST = 11
+_LONGEST_BLOCK = 1 << 17
+_SHORTEST_BLOCK = 11
 
-_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(NODES)
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(PANEL_NODES)
 _TO_LEGENDRE = (
-    np.polynomial.legendre.legvander(_GAUSS_NODES, NODES - 1).T * _GAUSS_WEIGHTS * (np.arange(NODES)[:, None] + 0.5)
+    np.polynomial.legendre.legvander(_GAUSS_NODES, PANEL_NODES - 1).T
+    * _GAUSS_WEIGHTS
+    * (np.arange(PANEL_NODES)[:, None] + 0.5)
 )
 
 
@@ -50,10 +52,10 @@ def jet(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.nd
     """
     flat, function = np.ravel(z), _evaluator(activation, orders)
     result = np.empty((len(orders), flat.size))
-    for start in range(0, flat.size, _LONGEST):
-        some = flat[start : start + _LONGEST]
-        size = 1 << max(_SHORTEST, (some.size - 1).bit_length() | 1)
-        padded = np.pad(some, (0, min(_LONGEST, size) - some.size))
+    for start in range(0, flat.size, _LONGEST_BLOCK):
+        some = flat[start : start + _LONGEST_BLOCK]
+        size = 1 << max(_SHORTEST_BLOCK, (some.size - 1).bit_length() | 1)
+        padded = np.pad(some, (0, min(_LONGEST_BLOCK, size) - some.size))
         result[:, start : start + some.size] = np.asarray(function(padded))[:, : some.size]
     return result.reshape(len(orders), *np.shape(z))
 
@@ -70,7 +72,7 @@ def intervals(activation: Activation, orders: tuple[int, ...], radius: float) ->
 def _intervals(activation: Activation, orders: tuple[int, ...], log2_radius: int) -> np.ndarray:
     shells = 2.0 ** np.arange(-1, log2_radius + 1)
     kinks = [k for k in activation.kinks if abs(k) < shells[-1]]
-    return _bisect(activation, orders, np.concatenate([-shells, shells, kinks, [0.0]]), SMALLEST)[0]
+    return _bisect(activation, orders, np.concatenate([-shells, shells, kinks, [0.0]]), SMALLEST_INTERVAL)[0]
 
 
 def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float]]:
@@ -97,7 +99,7 @@ def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float
     return np.unique(np.concatenate(done)), sorted(unresolved)
 
 
-def _points(active: np.ndarray) -> np.ndarray:
+def _gauss_points(active: np.ndarray) -> np.ndarray:
     centre, half = active.mean(axis=1, keepdims=True), np.diff(active, axis=1) / 2
     return centre + half * _GAUSS_NODES
 
@@ -106,25 +108,25 @@ def _running_scale(activation, orders, panels):
     """For each order, a function r ↦ max |σ^(order)| over |z| ≤ r, by shells."""
     radii = np.abs(panels).max(axis=1)
     by_radius = np.argsort(radii, kind="stable")
-    largest = np.abs(_finite(activation, orders, _points(panels))).max(axis=-1)
+    largest = np.abs(_finite_jet(activation, orders, _gauss_points(panels))).max(axis=-1)
     return [(radii[by_radius], np.maximum.accumulate(row[by_radius])) for row in largest]
 
 
 def _is_rough(activation, orders, active, scale) -> np.ndarray:
     rough = np.zeros(len(active), bool)
     outer = np.abs(active).max(axis=1)
-    points = _points(active)
-    for order, values, (radii, largest) in zip(orders, _finite(activation, orders, points), scale, strict=True):
+    points = _gauss_points(active)
+    for order, values, (radii, largest) in zip(orders, _finite_jet(activation, orders, points), scale, strict=True):
         tail = np.abs(values @ _TO_LEGENDRE[RESOLVED_DEGREE:].T).max(axis=1)
         reference = largest[np.minimum(np.searchsorted(radii, outer), len(radii) - 1)]
         # derivatives of high order carry the rounding of the ones below them, and far out that of z itself
-        allowed = TOLERANCE * 10.0 ** (order / 2) * np.maximum(reference, np.abs(values).max(axis=1))
+        allowed = RESOLVED_TAIL * 10.0 ** (order / 2) * np.maximum(reference, np.abs(values).max(axis=1))
         slope = np.abs(np.diff(values, axis=1) / np.diff(points, axis=1)).max(axis=1)
         rough |= tail > allowed + 4 * np.finfo(float).eps * outer * slope
     return rough
 
 
-def _finite(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:
+def _finite_jet(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:
     table = jet(activation, orders, z)
     for order, values in zip(orders, table, strict=True):
         if np.all(np.isfinite(values)):

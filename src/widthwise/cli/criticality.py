@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from widthwise.cli.options import ACTIVATION_NAMES, FigureOptions, OutputOptions, StudyOptions, axis, one_of
+from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
 from widthwise.cli.output import Records, check_output, emit, emit_with_figure, require_folder, write_text
 
 ActivationArgument = Annotated[
-    str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(ACTIVATION_NAMES))
+    str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
 ]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from widthwise.study import Data, Study
 
 #: Written out, so that completing a name in the shell does not load the library; a test compares them.
-ACTIVATION_NAMES = (
+COMPLETED_ACTIVATIONS = (
     "cubic", "erf", "gelu", "leaky_relu", "linear", "quadratic", "relu", "sigmoid", "sin", "softplus",
     "step", "swish", "tanh",
 )  # fmt: skip
@@ -48,7 +48,7 @@ class StudyOptions:
     ] = None
     widths: Annotated[str | None, _network("--widths", help="Input, hidden and output widths: 3,64,64,1.")] = None
     activation: Annotated[
-        str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(ACTIVATION_NAMES))
+        str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
     ] = None
     C_b: Annotated[str | None, _network("--C_b", help=f"Variance of the biases: {_PER_LAYER}.")] = None
     C_W: Annotated[str | None, _network("--C_W", help=f"Variance of the weights times fan-in: {_PER_LAYER}.")] = None

@@ -6,8 +6,8 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,14 +15,20 @@ from widthwise.criticality.advice_text import html_report, text_report
 from widthwise.criticality.critical import HALF_STABLE, MARGINAL, Critical, critical
 from widthwise.criticality.depth_width import DepthWidth, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
-from widthwise.criticality.learning_rates import LearningRates, equalise, largest_stable_step
-from widthwise.criticality.single_layers import LayerFlow, checked_rows, layer_flow
+from widthwise.criticality.learning_rates import (
+    LayerFlow,
+    LearningRates,
+    checked_rows,
+    equalise,
+    largest_stable_step,
+    layer_flow,
+)
 from widthwise.criticality.snippets import snippets
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.network import MLP
 
 #: Rows of X that are followed through the layers, and those on which Θ is diagonalised.
-_FOLLOWED, _DIAGONALISED = 128, 256
+_ROWS_FOLLOWED, _DIAGONALISED = 128, 256
 #: C_b and C_W this close to their critical values, relatively, are critical.
 _SAME = 1e-4
 
@@ -43,35 +49,30 @@ class Advice:
 
     net: MLP
     verdict: str
-    critical: Critical | None
-    reason: str
-    trouble: str
-    signal: float
-    gradient: float
-    fixed_point: FixedPoint | None
-    flow: LayerFlow | None = field(repr=False)
-    depth_width: DepthWidth | None
-    recommended: MLP | None
-    recommended_gradient: float
-    recommended_depth_width: DepthWidth | None
-    output_kernel: float
-    rates: LearningRates | None = field(repr=False)
-    learning_rate: float
-    inputs: int
-    measured_on: str
+    critical: Critical | None = None
+    reason: str = ""
+    trouble: str = ""
+    signal: float = math.nan
+    gradient: float = math.nan
+    fixed_point: FixedPoint | None = None
+    flow: LayerFlow | None = field(default=None, repr=False)
+    depth_width: DepthWidth | None = None
+    recommended: MLP | None = None
+    recommended_gradient: float = math.nan
+    recommended_depth_width: DepthWidth | None = None
+    output_kernel: float = math.nan
+    rates: LearningRates | None = field(default=None, repr=False)
+    learning_rate: float = math.nan
+    inputs: int = 1
+    measured_on: str = ""
 
     @cached_property
     def code(self) -> dict[str, str]:
         """Code by framework: "pytorch", "flax", "equinox"; empty without a recommendation."""
         return {} if self.rates is None else snippets(self.rates.network, self.learning_rate, self.inputs)
 
-    @property
-    def text(self) -> str:
-        return text_report(self)
-
-    @property
-    def html(self) -> str:
-        return html_report(self)
+    text = property(text_report)
+    html = property(html_report)
 
     @property
     def json(self) -> str:
@@ -79,7 +80,8 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists; None where a number is not finite."""
-        dw, point, rates, fixed = self.depth_width, self.critical, self.rates, self.fixed_point
+        rates, own = self.rates, partial(_chosen, self)
+        depth_width = "depth", "width", "aspect_ratio", "regime", "kernel_fluctuation", "ntk_fluctuation", "fails_at"
         found = {
             "network": repr(self.net),
             "verdict": self.verdict,
@@ -90,25 +92,19 @@ class Advice:
             "gradient_log10": self.gradient,
             "kernel_per_layer": None if self.flow is None else self.flow.K.mean(axis=1).tolist(),
             "chi_perp_per_step": None if self.flow is None else np.exp(self.flow.log_chi_perp).mean(axis=1).tolist(),
-            "fixed_point": None if fixed is None else {
-                "K": fixed.K, "chi_parallel": fixed.chi_parallel, "chi_perp": fixed.chi_perp,
-                "xi_parallel": fixed.xi_parallel, "xi_perp": fixed.xi_perp, "stability": fixed.stability,
-            },
-            "critical": None if point is None else {
-                "C_b": point.C_b, "C_W": point.C_W, "K_star": point.K_star, "universality": point.universality,
-                "exponents": point.exponents,
-            },
-            "depth_width": _depth_width_dict(dw),
+            "fixed_point": own("fixed_point", "K", "chi_parallel", "chi_perp", "xi_parallel", "xi_perp", "stability"),
+            "critical": own("critical", "C_b", "C_W", "K_star", "universality", "exponents"),
+            "depth_width": own("depth_width", *depth_width),
             "recommended": None if rates is None else {
-                "C_b": list(rates.network.C_b), "C_W": list(rates.network.C_W), "lambda_b": list(rates.lambda_b),
-                "lambda_W": list(rates.lambda_W), "learning_rate": self.learning_rate, "inputs": self.inputs,
+                "C_b": rates.network.C_b, "C_W": rates.network.C_W, "lambda_b": rates.lambda_b,
+                "lambda_W": rates.lambda_W, "learning_rate": self.learning_rate, "inputs": self.inputs,
                 "gradient_log10": self.recommended_gradient, "output_kernel": self.output_kernel,
-                "depth_width": _depth_width_dict(self.recommended_depth_width),
+                "depth_width": own("recommended_depth_width", *depth_width),
                 "shares_before": rates.before.layers.tolist(), "shares_after": rates.after.layers.tolist(),
             },
             "code": self.code,
         }  # fmt: skip
-        return _plain(found)
+        return _json_ready(found)
 
     def __str__(self) -> str:
         return self.text
@@ -139,33 +135,40 @@ def advise(
     50 layers of width 128, tanh: signals or gradients explode.
     """
     rows = checked_rows(net, X)
-    few = _spread(rows, _FOLLOWED)
+    few = _evenly_spaced(rows, _ROWS_FOLLOWED)
     where = "one input with x·x/n_0 = 1" if X is None else f"{len(few)} of {len(rows)} inputs"
+    report = partial(Advice, net, inputs=len(rows), measured_on=where)
+    flow, trouble = None, ""
     try:
         flow = layer_flow(net, few)
     except NotDifferentiable as error:
-        nothing = (None, math.nan, None, math.nan, None, math.nan)
-        return Advice(net, "cannot be trained by gradients", None, "", str(error), math.nan, math.nan, None, None, None,
-                      *nothing, len(rows), where)  # fmt: skip
+        return report("cannot be trained by gradients", trouble=str(error))
     except DivergentMoment as error:
-        return _without_flow(net, few, rows, where, str(error), deepest, largest_step)
-    point, reason = _critical(net)
+        trouble = str(error)
+    point, reason = _critical_or_reason(net)
+    better = _recommend(net, point, few, rows, deepest, largest_step)
+    report = partial(report, critical=point, reason=reason, **better.fields)
+    if flow is None:
+        # the kernel leaves the range in which the activation is tabulated
+        return report("signals or gradients explode", trouble=trouble, signal=math.inf, gradient=math.inf)
     signal, gradient = _growth(flow)
-    recommendation, better = _recommend(net, point, few, rows, deepest, largest_step)
-    verdict = _verdict(net, point, (signal, gradient), better)
-    return Advice(net, verdict, point, reason, "", signal, gradient, _fixed_point(net, flow), flow,
-                  _depth_width(net, few, deepest), *recommendation, len(rows), where)  # fmt: skip
+    # where the kernel goes if layers like the last one are added
+    points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
+    return report(
+        _verdict(net, point, (signal, gradient), better.growth), signal=signal, gradient=gradient, flow=flow,
+        fixed_point=None if points is None else points.reached_from(float(flow.K[0].mean())),
+        depth_width=_unless_refused(depth_width, net, few[len(few) // 2], deepest),
+    )  # fmt: skip
 
 
-def _without_flow(net: MLP, few, rows, where: str, why: str, deepest, largest_step) -> Advice:
-    """The kernel leaves the range in which the activation is tabulated: it explodes."""
-    point, reason = _critical(net)
-    recommendation, _ = _recommend(net, point, few, rows, deepest, largest_step)
-    return Advice(net, "signals or gradients explode", point, reason, why, math.inf, math.inf, None, None, None,
-                  *recommendation, len(rows), where)  # fmt: skip
+class _Recommended(NamedTuple):
+    """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
+
+    fields: dict[str, Any]
+    growth: tuple[float, float]
 
 
-def _critical(net: MLP) -> tuple[Critical | None, str]:
+def _critical_or_reason(net: MLP) -> tuple[Critical | None, str]:
     try:
         return critical(net.activation), ""
     except InvalidInput as error:
@@ -179,32 +182,35 @@ def _growth(flow: LayerFlow) -> tuple[float, float]:
     return signal, float(flow.log_later_perp[0].mean() / math.log(10.0))
 
 
-def _recommend(net: MLP, point: Critical | None, few: np.ndarray, rows: np.ndarray, deepest, largest_step):
-    """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
+def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_step) -> _Recommended:
     if point is None or net.depth == 1:
-        return (None, math.nan, None, math.nan, None, math.nan), (math.nan, math.nan)
+        return _Recommended({}, (math.nan, math.nan))
     C_W = [point.C_W] * net.depth
     if point.universality in (HALF_STABLE, MARGINAL):
         C_W[0] = (point.K_star - point.C_b) / float(np.mean(np.einsum("ai,ai->a", few, few)) / net.widths[0])
     better = net.replace(C_b=point.C_b, C_W=C_W)
     rates, flow = equalise(better, few), layer_flow(better, few)
-    sample = _spread(rows, _DIAGONALISED)
+    sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)
-    growth, output = _growth(flow), float(flow.K[-1].mean())
-    return (better, growth[1], _depth_width(rates.network, few, deepest), output, rates, rate), growth
+    growth = _growth(flow)
+    fields = {
+        "recommended": better, "recommended_gradient": growth[1], "output_kernel": float(flow.K[-1].mean()),
+        "recommended_depth_width": _unless_refused(depth_width, rates.network, few[len(few) // 2], deepest),
+        "rates": rates, "learning_rate": rate,
+    }  # fmt: skip
+    return _Recommended(fields, growth)
 
 
 def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
     """By C_b and C_W first, then by what happens at this depth, beyond the powers of depth of criticality itself."""
     if point is not None and net.depth > 1:
-        wanted = {"C_b": point.C_b, "C_W": point.C_W}
-        close = [
-            abs(got - target) <= _SAME * max(abs(target), 1e-2)
-            for name, target in wanted.items()
-            for got in getattr(net, name)[1:]
-        ]
-        if all(close):
+        off = (
+            abs(got - target) > _SAME * max(abs(target), 1e-2)
+            for given, target in ((net.C_b, point.C_b), (net.C_W, point.C_W))
+            for got in given[1:]
+        )
+        if not any(off):
             return "critical"
     # a factor of ten at most, beyond what the critical network itself does
     allowed = [(min(0.0, b) - 1.0, max(0.0, b) + 1.0) if math.isfinite(b) else (-1.0, 1.0) for b in better]
@@ -215,39 +221,28 @@ def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], bett
     return "not critical, but mild at this depth"
 
 
-def _fixed_point(net: MLP, flow: LayerFlow) -> FixedPoint | None:
-    """Where the kernel goes if layers like the last one are added; None if it grows without bound."""
+def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return fixed_points(net.activation, net.C_b[-1], net.C_W[-1]).reached_from(float(flow.K[0].mean()))
+        return function(*arguments)
     except InvalidInput:
         return None
 
 
-def _depth_width(net: MLP, rows: np.ndarray, deepest: int | None) -> DepthWidth | None:
-    try:
-        return depth_width(net, rows[len(rows) // 2], deepest)
-    except InvalidInput:
-        return None
+def _chosen(advice: Advice, part: str, *names: str) -> dict[str, Any] | None:
+    """Some attributes of a part of a report by name, None without that part."""
+    value = getattr(advice, part)
+    return None if value is None else {name: getattr(value, name) for name in names}
 
 
-def _depth_width_dict(dw: DepthWidth | None) -> dict[str, Any] | None:
-    if dw is None:
-        return None
-    names = ["depth", "width", "aspect_ratio", "regime", "kernel_fluctuation", "ntk_fluctuation", "fails_at"]
-    return {name: getattr(dw, name) for name in names}
+def _evenly_spaced(rows: np.ndarray, most: int) -> np.ndarray:
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
-def _spread(rows: np.ndarray, most: int) -> np.ndarray:
-    if len(rows) <= most:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
-
-
-def _plain(value: Any) -> Any:
+def _json_ready(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_json_ready(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

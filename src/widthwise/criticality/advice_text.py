@@ -27,7 +27,7 @@ def html_report(advice: Advice) -> str:
              f"<h1>{html.escape(_headline(advice)[0])}</h1>"]  # fmt: skip
     for lines in _paragraphs(advice):
         parts.append("<p>" + "<br>".join(html.escape(line.strip()) for line in lines) + "</p>")
-    parts.append(_table(advice))
+    parts.append(_layer_table(advice))
     for framework, code in advice.code.items():
         parts.append(f"<h2>{html.escape(framework)}</h2><pre>{html.escape(code)}</pre>")
     return "\n".join([*parts, "</body></html>"])
@@ -42,7 +42,8 @@ def _headline(advice: Advice) -> list[str]:
 
 
 def _paragraphs(advice: Advice) -> list[list[str]]:
-    return [p for p in (_depth(advice), _fixed(advice), _target(advice), _rates(advice), _width(advice)) if p]
+    parts = (_depth_lines, _fixed_point_lines, _target_lines, _rate_lines, _depth_width_lines)
+    return [lines for part in parts if (lines := part(advice))]
 
 
 def _factor(log10: float) -> str:
@@ -51,7 +52,7 @@ def _factor(log10: float) -> str:
     return f"a factor {10.0**log10:.3g}" if abs(log10) < 5 else f"a factor 10^{log10:.1f}"
 
 
-def _depth(advice: Advice) -> list[str]:
+def _depth_lines(advice: Advice) -> list[str]:
     if advice.flow is None:
         return ["The kernel cannot be followed through the layers: " + advice.trouble]
     return [
@@ -67,7 +68,7 @@ def _length(xi: float) -> str:
     return f"{xi:.3g} layers" if xi > 0 else f"{-xi:.3g} layers, growing"
 
 
-def _fixed(advice: Advice) -> list[str]:
+def _fixed_point_lines(advice: Advice) -> list[str]:
     point = advice.fixed_point
     if point is None:
         return []
@@ -79,7 +80,7 @@ def _fixed(advice: Advice) -> list[str]:
     ]
 
 
-def _target(advice: Advice) -> list[str]:
+def _target_lines(advice: Advice) -> list[str]:
     point = advice.critical
     if point is None:
         return ["No critical initialisation: " + advice.reason] if advice.reason else []
@@ -103,25 +104,22 @@ def _target(advice: Advice) -> list[str]:
     return lines
 
 
-def _rates(advice: Advice) -> list[str]:
+def _rate_lines(advice: Advice) -> list[str]:
     rates = advice.rates
     if rates is None:
         return []
     before, after = rates.before.layers, rates.after.layers
+    inputs = "one input" if advice.inputs == 1 else f"the {advice.inputs} inputs given"
     return [
         "Learning rates: with the λ given, at that initialisation, the largest and smallest contribution of a layer to "
         f"the neural tangent kernel differ by a factor {before.max() / max(before.min(), 1e-300):.3g}; with the λ_b "
         f"and λ_W below by {after.max() / after.min():.3g}.",
         f"λ_b from {rates.lambda_b[0]:.4g} (first layer) to {rates.lambda_b[-1]:.4g} (last), λ_W from "
         f"{rates.lambda_W[0]:.4g} to {rates.lambda_W[-1]:.4g}; global step {advice.learning_rate:.4g}, half of the "
-        f"largest stable one for the loss ½Σ(z−y)² summed over {_inputs(advice.inputs)}.",
+        f"largest stable one for the loss ½Σ(z−y)² summed over {inputs}.",
         f"Targets: outputs start with variance {advice.output_kernel:.4g}. Centre the targets and give them at "
         "least this mean square; with much smaller ones the network has to unlearn its own outputs first.",
     ]
-
-
-def _inputs(count: int) -> str:
-    return "one input" if count == 1 else f"the {count} inputs given"
 
 
 _REGIMES = {
@@ -132,7 +130,7 @@ _REGIMES = {
 }
 
 
-def _width(advice: Advice) -> list[str]:
+def _depth_width_lines(advice: Advice) -> list[str]:
     dw, better = advice.depth_width, advice.recommended_depth_width
     lines = []
     if dw is not None:
@@ -152,7 +150,7 @@ def _fluctuations(dw: DepthWidth) -> str:
     )
 
 
-def _table(advice: Advice) -> str:
+def _layer_table(advice: Advice) -> str:
     if advice.flow is None or advice.rates is None:
         return ""
     head = ["layer", "K", "C_W recommended", "share of Θ before", "share after", "λ_b", "λ_W"]

@@ -18,8 +18,7 @@ import numpy as np
 
 from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.critical import K_ZERO, Critical, critical
-from widthwise.criticality.moments import origin_derivatives
-from widthwise.criticality.origin import origin_series
+from widthwise.criticality.moments import origin_derivatives, origin_series
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of

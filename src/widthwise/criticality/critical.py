@@ -14,16 +14,15 @@ from scipy.optimize import brentq
 
 from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.exponents import Growth, growth_laws, half_stable_laws
-from widthwise.criticality.moments import Profile, origin_derivatives, profile
-from widthwise.criticality.origin import OriginSeries, origin_series
-from widthwise.criticality.reasons import no_critical_point, not_differentiable
-from widthwise.errors import InvalidInput, NotDifferentiable
+from widthwise.criticality.moments import OriginSeries, Profile, origin_derivatives, origin_series, profile
+from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable
 from widthwise.tensors import CORRECTIONS, TENSORS
 
 SCALE_INVARIANT = "scale-invariant"
 K_ZERO = "K*=0"
 HALF_STABLE = "half-stable K*>0"
 MARGINAL = "marginal K*>0"
+_EXPECTED = "an activation with K* = C_b + C_W⟨σ²⟩, C_b ≥ 0, and χ_∥ = χ_⊥ = 1 at some kernel that attracts"
 #: ⟨σσ''⟩ beside ⟨σ'²⟩: below this its sign is rounding.
 _NOISE = 1e-11
 #: Roots K* > 0 are looked for from here up.
@@ -77,7 +76,9 @@ class Critical:
             laws = half_stable_laws(self._profile, self.K_star, self.C_W)
         else:
             laws = growth_laws(self.details, rates, lambda_b, lambda_W, K)
-        return laws.only(existing_tensors(self._profile.first_jump))
+        # those whose recursions exist at one input (theory §1, Kinks)
+        reach = max(self._profile.first_jump, 1)
+        return laws.only(tuple(name for name in CORRECTIONS if TENSORS[name].derivatives <= reach))
 
 
 def critical(activation: ActivationLike, near: float | None = None) -> Critical:
@@ -99,9 +100,15 @@ def critical(activation: ActivationLike, near: float | None = None) -> Critical:
     try:
         shape = profile(sigma)
     except NotDifferentiable as error:
-        if sigma.first_jump < 1:
-            raise not_differentiable(sigma.name, sigma.kinks) from error
-        raise
+        if sigma.first_jump >= 1:
+            raise
+        raise NotCritical(
+            "activation",
+            f"{sigma.name}, for which χ_⊥ = C_W⟨σ'²⟩ is infinite at every kernel: σ is not continuous, or has no "
+            f"finite slope, at {f'z = {sigma.kinks[0]:g}' if sigma.kinks else 'some z'}",
+            _EXPECTED,
+            "Nearest: a steep erf(bz) or tanh(bz), critical at K* = 0 with C_W = 1/σ'(0)², or relu.",
+        ) from error
     return critical_profile(shape, sigma, near)
 
 
@@ -109,18 +116,17 @@ def critical_profile(shape: Profile, sigma: Activation | None = None, near: floa
     """The same from a profile; with the activation at hand, higher orders at K = 0 where the first ones vanish."""
     if shape.slopes is not None:
         return _scale_invariant(shape)
-    series = near_zero(shape, sigma)
-    attracts = series is not None and series.leading > 0 and series.a[series.leading - 1] < 0.0
-    if attracts and series is not None and near is None:
+    series = _near_zero(shape, sigma)
+    if near is None and series is not None and series.leading > 0 and series.a[series.leading - 1] < 0.0:
         return _zero(shape, series)
-    roots = curvature_roots(shape)
-    good = [K for K in roots if _biases(shape, K) >= -1e-12 * K]
+    roots = _curvature_roots(shape)
+    good = [K for K in roots if _critical_biases(shape, K) >= -1e-12 * K]
     if good:
-        return _positive(shape, good[0] if near is None else min(good, key=lambda K: abs(math.log(K / near))))
-    raise no_critical_point(shape, series, roots)
+        return _critical_at(shape, good[0] if near is None else min(good, key=lambda K: abs(math.log(K / near))))
+    raise _no_critical_point(shape, series, roots)
 
 
-def near_zero(shape: Profile, sigma: Activation | None = None) -> OriginSeries | None:
+def _near_zero(shape: Profile, sigma: Activation | None = None) -> OriginSeries | None:
     """The series around K = 0, or None where K = 0 is no fixed point or σ has no slope there."""
     if shape.origin[0, 0] != 0.0 or shape.origin[1, 0] != 0.0 or not np.any(shape.origin[:, 1]):
         return None
@@ -130,7 +136,7 @@ def near_zero(shape: Profile, sigma: Activation | None = None) -> OriginSeries |
     return series
 
 
-def curvature_roots(shape: Profile) -> list[float]:
+def _curvature_roots(shape: Profile) -> list[float]:
     """Every kernel with ⟨σσ''⟩ = 0, by rising K."""
     grid = shape.scan
     share = grid.curvature / np.maximum(grid.slope + np.abs(grid.growth), 1e-300)
@@ -140,11 +146,6 @@ def curvature_roots(shape: Profile) -> list[float]:
         float(brentq(lambda K: float(shape.moments(K).curvature), grid.K[seen[i]], grid.K[seen[i + 1]], rtol=1e-15))  # pyright: ignore[reportArgumentType]
         for i in changes
     ]
-
-
-def _biases(shape: Profile, K: float) -> float:
-    m = shape.moments(K)
-    return K - float(m.square / m.slope)
 
 
 def _scale_invariant(shape: Profile) -> Critical:
@@ -171,15 +172,15 @@ def _zero(shape: Profile, series: OriginSeries) -> Critical:
     return _made(shape, 0.0, 1.0 / series.A_2, 0.0, K_ZERO, "above", details)
 
 
-def _positive(shape: Profile, K: float) -> Critical:
+def _critical_at(shape: Profile, K: float) -> Critical:
     m = shape.moments(K)
     C_W = 1.0 / float(m.slope)
     half, h = 0.5 * C_W * float(m.growth_rate), 0.5 * C_W * float(m.slope_rate)
     details = {"c_2": half, "h": h}
+    marginal = abs(half) * K < 1e-9
+    side = "neither" if marginal else "above" if half < 0.0 else "below"
     C_b = max(0.0, K - C_W * float(m.square))
-    if abs(half) * K < 1e-9:
-        return _made(shape, C_b, C_W, K, MARGINAL, "neither", details)
-    return _made(shape, C_b, C_W, K, HALF_STABLE, "above" if half < 0.0 else "below", details)
+    return _made(shape, C_b, C_W, K, MARGINAL if marginal else HALF_STABLE, side, details)
 
 
 def _made(shape: Profile, C_b, C_W, K, universality, side, details) -> Critical:
@@ -187,6 +188,71 @@ def _made(shape: Profile, C_b, C_W, K, universality, side, details) -> Critical:
     return Critical(shape.name, float(C_b), float(C_W), float(K), universality, side, plain, shape)
 
 
-def existing_tensors(first_jump: float) -> tuple[str, ...]:
-    """The tensors whose recursions exist at one input (theory §1, Kinks), by the first derivative that jumps."""
-    return tuple(name for name in CORRECTIONS if TENSORS[name].derivatives <= max(first_jump, 1))
+def _no_critical_point(shape: Profile, series: OriginSeries | None, roots: list[float]) -> NotCritical:
+    """The condition that fails, in words and numbers."""
+    slope = shape.scan.slope
+    if slope.max() <= 1e-30 * max(1.0, float(shape.scan.square.max())):
+        value = shape.origin[0, 0]
+        what = "identically zero" if value == 0.0 else f"constant, {value:g}"
+        problem = f"{shape.name}, which is {what}: σ' = 0, so χ_⊥ = 0 whatever C_W is"
+        return NotCritical("activation", problem, _EXPECTED, "Nearest: nothing; give it a slope.")
+    parts = [_why_not_zero(shape, series)]
+    for K in roots:
+        parts.append(f"K* = {K:.6g}, where ⟨σσ''⟩ = 0, needs C_b = {_critical_biases(shape, K):.6g} < 0")
+    if not roots:
+        sign = "positive" if shape.scan.curvature[len(slope) // 2] > 0.0 else "negative"
+        parts.append(f"for K* > 0, ⟨σσ''⟩ is {sign} at every kernel up to {shape.K_max:.3g}, so χ_∥ ≠ χ_⊥")
+    return NotCritical("activation", f"{shape.name}: " + "; ".join(parts), _EXPECTED, _nearest(shape, series))
+
+
+def _critical_biases(shape: Profile, K: float) -> float:
+    """C_b = K − ⟨σ²⟩/⟨σ'²⟩, with which K is a fixed point where χ_⊥ = 1."""
+    m = shape.moments(K)
+    return K - float(m.square / m.slope)
+
+
+def _why_not_zero(shape: Profile, series: OriginSeries | None) -> str:
+    value, first = shape.origin[0, :2]
+    if value != 0.0 and first == 0.0:
+        return "K* = 0 needs σ(0) = 0 and σ'(0) ≠ 0"
+    if value != 0.0:
+        return f"K* = 0 needs C_b = −(σ(0)/σ'(0))² = {-((value / first) ** 2):.6g} < 0, as σ(0) = {value:.6g} ≠ 0"
+    if series is None:
+        return "K* = 0 needs σ'(0) ≠ 0"
+    start = f"K* = 0 (C_b = 0, C_W = {1.0 / series.A_2:.6g})"
+    if not series.leading:
+        return (
+            f"{start} is marginal to all orders computed, so that K moves more slowly than any power of depth and has "
+            "no exponents"
+        )
+    symbol = "a_1" if series.leading == 2 else "a"
+    return (
+        f"{start} repels: K grows like K + a K^{1 + series.leading / 2:g} with "
+        f"{symbol} = {series.a[series.leading - 1]:.6g} > 0"
+    )
+
+
+def _nearest(shape: Profile, series: OriginSeries | None) -> str:
+    """The kernel with C_b ≥ 0 at which χ_∥/χ_⊥ is closest to one, with C_W chosen so that χ_∥ χ_⊥ = 1."""
+    if series is not None:
+        start = f"Nearest: C_b = 0, C_W = {1.0 / series.A_2:.6g}, "
+        if not series.leading:
+            return start + "where χ_∥ = χ_⊥ = 1 for small kernels."
+        a, s = series.a[series.leading - 1], series.leading / 2
+        return start + f"good for about {1.0 / (a * s):.3g}/K^{s:g} layers when the inputs have kernel K."
+    grid = shape.scan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        C_W = 1.0 / np.sqrt(grid.growth * grid.slope)
+        C_b = grid.K - C_W * grid.square
+        distance = np.abs(np.log(grid.growth / grid.slope))
+    allowed = np.isfinite(distance) & np.isfinite(C_b) & (C_b >= 0.0)
+    if not allowed.any():
+        return "Nearest: nothing with C_b ≥ 0; subtract σ(0), so that σ(0) = 0."
+    best = int(np.flatnonzero(allowed)[np.argmin(distance[allowed])])
+    chi = C_W[best] * np.array([grid.growth[best], grid.slope[best]])
+    limit = " (only in the limit of large kernels)" if best == len(grid.K) - 1 else ""
+    or_shift = " Or subtract σ(0), so that σ(0) = 0 (see make_critical)." if shape.origin[0, 0] != 0.0 else ""
+    return (
+        f"Nearest{limit}: K = {grid.K[best]:.4g}, C_b = {C_b[best]:.4g}, C_W = {C_W[best]:.4g}, with "
+        f"χ_∥ = {chi[0]:.4g}, χ_⊥ = {chi[1]:.4g}.{or_shift}"
+    )

@@ -4,17 +4,10 @@ One network is not the average network: at one input the kernel of the outputs f
 relative variance κ = V/(nK²), and the neural tangent kernel (diagonal, one output) with (A + 2B)/(nΘ²). At criticality
 both grow like L/n.
 
-Mutual information of two sets of m_1 and m_2 outputs. To the order at which the layer is described by one fluctuating
-kernel Ĝ = K(1 + x) with E x² = κ, outputs given Ĝ are independent normals. With P_k = (−1)^k L_k^{(m/2−1)}(|z|²/2K),
-the density is that at K times Σ_k x^k P_k, and averaging over x gives
-
-    I = (m_1 m_2/8) κ² [1 − κ (20 + 3(m_1 + m_2))/6] + O(κ⁴):
-
-½⟨(κP_1P_1')²⟩ with ⟨P_1²⟩ = m/2, then −½κ³⟨P_1²P_1'²(P_2 + P_2')⟩ and −⅙κ³⟨P_1³⟩⟨P_1'³⟩; third and higher moments
-of x come with functions that are orthogonal to P_1P_1'. The leading term only grows with depth. With the next one the
-truncated series has its maximum at κ = 4/(20 + 3(m_1 + m_2)); with κ = νL/n, ν the growth of V/K² per layer, that is an
-aspect ratio. Two caveats: it is the maximum of a truncated series (a kernel with log-normal fluctuations shares ever
-more information as they grow), and κ = νL/n is itself a leading law.
+Two sets of outputs share I = (m_1 m_2/8) κ² [1 − κ (20 + 3(m_1 + m_2))/6] + O(κ⁴) of mutual information. The leading
+term only grows with depth. With the next one the truncated series has its maximum at κ = 4/(20 + 3(m_1 + m_2)); with
+κ = νL/n, ν the growth of V/K² per layer, that is an aspect ratio. Two caveats: it is the maximum of a truncated series
+(a kernel with log-normal fluctuations shares ever more information as they grow), and κ = νL/n is itself a leading law.
 """
 
 from __future__ import annotations
@@ -27,8 +20,8 @@ import numpy as np
 
 from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
-from widthwise.criticality.perturbations import non_negative
-from widthwise.criticality.single_layers import checked_rows
+from widthwise.criticality.kernel_fixed_points import non_negative
+from widthwise.criticality.learning_rates import checked_rows
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.network import MLP
 from widthwise.network.inputs import check_one_input

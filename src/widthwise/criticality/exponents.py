@@ -6,10 +6,9 @@ to Θ. Over its natural scale x = X/scale each recursion of theory §4 at equal 
     x' = source + x (1 − e/l),     so     x ≈ source · l/(1 + e),
 
 with e from the χ's in front of X and from the change of scale. Where dχ_⊥/dK enters, it is −(p/k)/(lK). At K* = 0
-q = 1 + k; in the scale-invariant class k = p = q = 0 and dχ_⊥/dK = 0. Sources, with β = ⟨σ'⁴⟩/⟨σ'²⟩² at K*:
+q = 1 + k; in the scale-invariant class k = p = q = 0 and dχ_⊥/dK = 0. Theory §7 has the sources, but for these:
 
-    V: 3β − 1      B: β      F: β      D: β − 1 + y V      A: β − 1 + 2y D      P: −(q − p) B      Q: y F
-    R: ρ B + y P   S: (τ + m) B   T: 2 y Q   G1: −½(1 + s) V   H1: m G1 − (p/k)(G1 + ½(s−1)V + D + 2F)
+    R: ρ B + y P      S: (τ + m) B      T: 2 y Q      H1: m G1 − (p/k)(G1 + ½(s−1)V + D + 2F)
 
 with y = m − p/k and s = 1/k. U only has the source τ/l and tends to a constant. ρ and τ are l K C_W⟨σ'σ'''⟩ and
 l K C_W⟨σ''²⟩, of order one if K ~ 1/l.
@@ -23,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from widthwise.criticality.moments import Profile
 from widthwise.errors import InvalidInput, UnknownName
@@ -98,37 +98,23 @@ def _theta_growth(details, rates: str, lambda_b: float, lambda_W: float, K: floa
 def half_stable_laws(shape: Profile, K: float, C_W: float) -> Growth:
     """Growth at K = K* > 0, where χ_∥ = χ_⊥ = 1, Θ ~ l, and h = ½ dχ_⊥/dK need not vanish."""
     s0, s1, s2 = shape.sigma
-
-    def mean(values):
-        return shape.mean(values, K)
-
-    m = shape.moments(K)
+    mean, m = partial(shape.mean, K), shape.moments(K)
     square, y = float(m.square), C_W * float(m.slope_rate) * K
     V = C_W**2 * (mean(s0**4) - square**2) / K**2
     B = C_W**2 * mean(s1**4) / 3.0
     F = C_W**2 * mean((s0 * s1) ** 2) / K / 2.0
-    exponent = {"Theta": 1.0, "V": 1.0, "F": 1.0, "B": 1.0, "D": 2.0, "A": 3.0, "Q": 2.0, "G1": 2.0, "H1": 3.0}
-    D = y * V / 3.0
+    D, Q = y * V / 3.0, y * F / 4.0
     G1 = 0.5 * C_W * float(m.growth_rate) * K * V / 2.0
-    coefficient = {
-        "V": V, "F": F, "B": B, "D": D, "A": 2.0 * y * D / 5.0, "Q": y * F / 4.0, "G1": G1,
-        "H1": y * (G1 + D) / 4.0,
-    }  # fmt: skip
+    # exponent and coefficient of each
+    laws = {"V": (1.0, V), "F": (1.0, F), "B": (1.0, B), "D": (2.0, D), "A": (3.0, 2.0 * y * D / 5.0), "Q": (2.0, Q),
+            "G1": (2.0, G1), "H1": (3.0, y * (G1 + D) / 4.0)}  # fmt: skip
     if shape.first_jump >= 2:
-        tau, P, Q = C_W * K * mean(s2 * s2), C_W**2 * mean(s2 * s1 * s1 * s0) / 3.0, coefficient["Q"]
-        exponent |= {"P": 1.0, "R": 2.0, "S": 2.0, "T": 3.0, "U": 1.0}
-        coefficient |= {
-            "P": P, "R": ((y - tau) * B + y * P) / 5.0, "S": tau * B / 5.0, "T": y * Q / 3.0,
-            "U": C_W**2 * K * mean((s2 * s1) ** 2) / 4.0,
-        }  # fmt: skip
-    if abs(y) < 1e-12:
-        exponent, coefficient = _without_bend(exponent, coefficient)
-    return Growth(exponent, coefficient)
-
-
-def _without_bend(exponent, coefficient) -> tuple[dict[str, float], dict[str, float]]:
-    """h = 0: only what grows through V, F and B alone is stated."""
-    kept = ("V", "F", "B", "P", "S", "U", "G1")
-    return {name: value for name, value in exponent.items() if name in (*kept, "Theta")}, {
-        name: value for name, value in coefficient.items() if name in kept
-    }
+        tau, P = C_W * K * mean(s2 * s2), C_W**2 * mean(s2 * s1 * s1 * s0) / 3.0
+        laws |= {"P": (1.0, P), "R": (2.0, ((y - tau) * B + y * P) / 5.0), "S": (2.0, tau * B / 5.0),
+                 "T": (3.0, y * Q / 3.0), "U": (1.0, C_W**2 * K * mean((s2 * s1) ** 2) / 4.0)}  # fmt: skip
+    growth = Growth(
+        {"Theta": 1.0} | {name: power for name, (power, _) in laws.items()},
+        {name: value for name, (_, value) in laws.items()},
+    )
+    # h = 0: only what grows through V, F and B alone is stated
+    return growth.only(("V", "F", "B", "P", "S", "U", "G1")) if abs(y) < 1e-12 else growth

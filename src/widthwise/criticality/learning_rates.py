@@ -1,4 +1,4 @@
-"""Learning rates, layer by layer: every layer contributes equally to the neural tangent kernel (theory §7)."""
+"""Layers of a given network: kernels and χ on the way, what each adds to Θ, and learning rates (theory §7)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,67 @@ from scipy import linalg
 
 from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import K_ZERO, critical
-from widthwise.criticality.perturbations import non_negative
-from widthwise.criticality.single_layers import checked_rows, layer_flow
+from widthwise.criticality.kernel_fixed_points import non_negative
+from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput, NotCritical
-from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.network import MLP, Network, check_inputs
+from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
+from widthwise.gaussian.kernel_rules import dense_kernel
+from widthwise.network import MLP, Network, check_inputs, plain
 from widthwise.network.validation import check_integer
+
+
+@dataclass(frozen=True)
+class LayerFlow:
+    """Per layer and input: kernel K (L, inputs), what its weights see (x·x/n_0, then ⟨σ²⟩), and log χ_⊥ of each step.
+
+    `log_chi_perp[l]` belongs to the step from layer l + 1 to l + 2 (0-based rows, L − 1).
+    """
+
+    K: np.ndarray
+    seen: np.ndarray
+    log_chi_perp: np.ndarray
+
+    @property
+    def log_later_perp(self) -> np.ndarray:
+        """log Π χ_⊥ over the layers after each, (L, inputs): how the gradient's square shrinks on its way back."""
+        reverse = np.cumsum(self.log_chi_perp[::-1], axis=0)[::-1]
+        return np.concatenate([reverse, np.zeros((1, self.K.shape[1]))])
+
+
+def checked_rows(net: MLP, X: object) -> np.ndarray:
+    """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
+    net = plain(net, "criticality")
+    if X is None:
+        return np.ones((1, net.widths[0]))
+    rows = check_inputs(X, net.widths[0])
+    dead = np.flatnonzero(~rows.any(axis=1))
+    if len(dead):
+        raise InvalidInput(
+            "X",
+            f"{len(dead)} rows of zeros, the first at index {dead[0]}",
+            "inputs that are not zero",
+            "Drop those rows, or append a constant feature.",
+        )
+    return rows
+
+
+def layer_flow(net: MLP, X: np.ndarray) -> LayerFlow:
+    """The kernels of theory §2 of each row of X with itself, and χ_⊥ = C_W⟨σ'²⟩ on the way.
+
+    >>> flow = layer_flow(MLP([2, 8, 8, 1], "relu", C_W=2.0), np.ones((1, 2)))
+    >>> flow.K.ravel().round(12).tolist(), np.exp(flow.log_chi_perp).ravel().round(12).tolist()
+    ([2.0, 2.0, 2.0], [1.0, 1.0])
+    """
+    check_differentiable(net)
+    seen = [np.einsum("ai,ai->a", X, X) / net.widths[0]]
+    K, perp = [dense_kernel(net.C_b[0], net.C_W[0], seen[0])], []
+    for sigma, layer in zip(net.activations, net.dense[1:], strict=True):
+        m = profile(sigma).moments(K[-1])
+        seen.append(m.square)
+        K.append(dense_kernel(layer.C_b, layer.C_W, m.square))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            perp.append(np.log(layer.C_W * m.slope))
+    return LayerFlow(*(np.reshape(rows, (-1, len(X))) for rows in (K, seen, perp)))
 
 
 @dataclass(frozen=True)
@@ -43,11 +98,18 @@ def layer_shares(net: MLP, X: Any = None) -> Shares:
     >>> shares.weights.tolist(), shares.total
     ([1.0, 1.0, 1.0], 3.0)
     """
-    flow = layer_flow(net, checked_rows(net, X))
+    return _shares_at(net, *_per_rate(net, checked_rows(net, X)))
+
+
+def _per_rate(net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What biases and weights of each layer add to Θ for λ = 1, (L,) each."""
+    flow = layer_flow(net, X)
     later = np.exp(flow.log_later_perp)
-    biases = np.asarray(net.lambda_b) * later.mean(axis=1)
-    weights = np.asarray(net.lambda_W) * (flow.seen * later).mean(axis=1)
-    return Shares(biases, weights)
+    return later.mean(axis=1), (flow.seen * later).mean(axis=1)
+
+
+def _shares_at(net: MLP, biases: np.ndarray, weights: np.ndarray) -> Shares:
+    return Shares(np.asarray(net.lambda_b) * biases, np.asarray(net.lambda_W) * weights)
 
 
 @dataclass(frozen=True)
@@ -76,10 +138,7 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
     theta_b, theta_W = non_negative(theta_b, "theta_b"), non_negative(theta_W, "theta_W")
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")
-    X = checked_rows(net, X)
-    flow = layer_flow(net, X)
-    later = np.exp(flow.log_later_perp)
-    biases, weights = later.mean(axis=1), (flow.seen * later).mean(axis=1)
+    biases, weights = _per_rate(net, checked_rows(net, X))
     for name, values, wanted in (("biases", biases, theta_b), ("weights", weights, theta_W)):
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 1e-300)))
         if wanted and len(bad):
@@ -93,7 +152,7 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
         lambda_b = tuple((theta_b / net.depth / biases).tolist()) if theta_b else (0.0,) * net.depth
         lambda_W = tuple((theta_W / net.depth / weights).tolist()) if theta_W else (0.0,) * net.depth
     other = net.replace(lambda_b=lambda_b, lambda_W=lambda_W)
-    return LearningRates(lambda_b, lambda_W, other, layer_shares(net, X), layer_shares(other, X))
+    return LearningRates(lambda_b, lambda_W, other, *(_shares_at(some, biases, weights) for some in (net, other)))
 
 
 def power_law_rates(

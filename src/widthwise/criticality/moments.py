@@ -3,6 +3,14 @@
 σ, σ' and σ'' are tabulated once on Gauss–Legendre panels: the intervals on which the activation is resolved, and
 panels that halve towards zero, so that every Gaussian from K = 1e-24 up sees a scale of its own. A moment is then a
 weighted sum over the table, and a whole grid of kernels one matrix product.
+
+Near K = 0 the flow is a series in √K (theory §7, K* = 0). With one-sided Taylor coefficients of σ at zero and
+C_W = 1/A_2, A_2 = (σ_1₊² + σ_1₋²)/2,
+
+    g(K) = K (1 + Σ_j a_j K^{j/2}),      χ_⊥(K) = 1 + Σ_j b_j K^{j/2},      j = 1, 2, …
+
+For a smooth σ only even j occur: a_2 here is a_1 of theory §7 and b_2 its b_1. A kink of σ' or σ'' at zero brings in
+odd j; the lowest is then K^{3/2}.
 """
 
 from __future__ import annotations
@@ -15,28 +23,29 @@ from typing import NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals, jet, require_derivatives
+from widthwise.activations.base import ONE_SIDED
 from widthwise.activations.closed_forms import homogeneous
+from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
+from widthwise.gaussian.quadrature import REACH
 
-#: A Gaussian is followed to this many standard deviations.
-REACH = 12.0
 #: Panels end at this power of two around zero; kernels below its square count as zero.
 _INNERMOST = -40
 #: Bands of kernels 4^j that are tried, and the band within which an oscillating activation stays.
 _BANDS = range(-2, 19)
 _OSCILLATING_BAND, _MANY_INTERVALS = 5, 400
-_NODES = 16
 #: What σ² times the Gaussian may be at the end of the reach, beside its largest value.
 _TAIL = 1e-14
-_CHUNK, _ROWS = 1 << 22, 100
+_NODE_VALUES, _KERNELS_AT_ONCE = 1 << 22, 100
 #: Beyond this many standard deviations a Gaussian is exactly zero in double precision.
 _VANISHES = 38.7
 #: Derivatives at zero that are always known.
 ORIGIN_ORDERS = 3
-_ONE_SIDED = 1e-12
+#: A coefficient below this, beside the terms it is a sum of, is zero.
+_CANCELS = 1e-9
 
 
-class Moments(NamedTuple):
+class KernelMoments(NamedTuple):
     """Moments at kernels K, each of the shape of K.
 
     square ⟨σ²⟩, growth d⟨σ²⟩/dK = ⟨zσσ'⟩/K, growth_rate d²⟨σ²⟩/dK², slope ⟨σ'²⟩, and slope_rate d⟨σ'²⟩/dK. The
@@ -73,15 +82,6 @@ class Profile:
     first_jump: float
     K_max: float
 
-    @property
-    def K_min(self) -> float:
-        """Kernels below this one are treated as zero."""
-        return 4.0**_INNERMOST
-
-    @property
-    def scale_invariant(self) -> bool:
-        return self.slopes is not None
-
     @cached_property
     def _columns(self) -> np.ndarray:
         s0, s1, s2 = self.sigma
@@ -93,11 +93,11 @@ class Profile:
         scale = 1.0 / np.sqrt(np.asarray(K, float)[:, None])
         return np.exp(-0.5 * (self.z[part] * scale) ** 2) * (self.weight[part] * (scale / math.sqrt(2.0 * math.pi)))
 
-    def mean(self, values: np.ndarray, K: float) -> float:
+    def mean(self, K: float, values: np.ndarray) -> float:
         """⟨values⟩ at one kernel, for values at the nodes."""
         return float(self.weights(np.array([K]))[0] @ values)
 
-    def moments(self, K: object) -> Moments:
+    def moments(self, K: object) -> KernelMoments:
         """Moments at kernels of any shape; K = 0 gives the limit."""
         K = np.asarray(K, float)
         flat = np.ravel(K)
@@ -105,16 +105,16 @@ class Profile:
         if self.slopes is not None:
             A_2 = 0.5 * (self.slopes[0] ** 2 + self.slopes[1] ** 2)
             one = np.ones_like(K)
-            return Moments(K, A_2 * K, A_2 * one, A_2 * one, 0.0 * one, 0.0 * one)
+            return KernelMoments(K, A_2 * K, A_2 * one, A_2 * one, 0.0 * one, 0.0 * one)
         result = np.empty((5, len(flat)))
-        tiny = flat < self.K_min
+        tiny = flat < 4.0**_INNERMOST
         result[:, tiny] = self._at_zero(flat[tiny])
         rows = np.flatnonzero(~tiny)
-        step = max(1, min(_ROWS, _CHUNK // len(self.z)))
+        step = max(1, min(_KERNELS_AT_ONCE, _NODE_VALUES // len(self.z)))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
             result[:, block] = self._integrate(flat[block])
-        return Moments(K, *(row.reshape(K.shape) for row in result))
+        return KernelMoments(K, *(row.reshape(K.shape) for row in result))
 
     def _integrate(self, K: np.ndarray) -> np.ndarray:
         """Moments at some kernels; nodes where all their Gaussians vanish are left out."""
@@ -128,13 +128,11 @@ class Profile:
         """Limits K → 0: ⟨σ²⟩ → σ_0² + (…)K, ⟨σ'²⟩ → mean of the one-sided σ_1², and their rates."""
         value, first, second, third = self.origin[:, : ORIGIN_ORDERS + 1].T
         A_2 = float(np.mean(first**2))
-        jumps = first[0] != first[1]
-        bend = math.copysign(math.inf, value[0] * (first[0] - first[1])) if jumps and value[0] else 0.0
-        growth = A_2 + float(np.mean(value * second)) + bend
-        kinked = first[0] * second[0] != first[1] * second[1]
-        rate = float(np.mean(second**2 + first * third))
-        if kinked:
-            rate = math.copysign(math.inf, first[0] * second[0] - first[1] * second[1])
+        # a kink of σ beside σ(0) ≠ 0, or of σ'², brings in √K, whose slope is infinite
+        bend = value[0] * (first[0] - first[1])
+        growth = A_2 + float(np.mean(value * second)) + (math.copysign(math.inf, bend) if bend else 0.0)
+        bend = first[0] * second[0] - first[1] * second[1]
+        rate = math.copysign(math.inf, bend) if bend else float(np.mean(second**2 + first * third))
         square = value[0] ** 2 + (K * growth if math.isfinite(growth) else 0.0 * K)
         return np.stack([square, *(np.full(len(K), x) for x in (growth, A_2, rate, math.nan))])
 
@@ -151,7 +149,7 @@ class Profile:
             )
 
     @cached_property
-    def scan(self) -> Moments:
+    def scan(self) -> KernelMoments:
         """Moments on a logarithmic grid of kernels, from 1e-14 to the largest."""
         return self.moments(np.geomspace(1e-14, self.K_max, 2000))
 
@@ -165,8 +163,8 @@ class Profile:
         origin[:, 1] += d
         slopes = None
         if self.slopes is not None and c == 0.0:
-            first, second = (a * b * s + d for s in self.slopes[:: 1 if b > 0 else -1])
-            slopes = (first, second)
+            right, left = self.slopes[:: 1 if b > 0 else -1]
+            slopes = (a * b * right + d, a * b * left + d)
         sigma = np.stack([a * s0 + c + d * z, a * b * s1 + d, a * b * b * s2])
         weight, K_max = self.weight / abs(b), self.K_max / b**2
         name = f"{a:g}·{self.name}({b:g}z) + {c:g}" + (f" + {d:g}z" if d else "")
@@ -184,20 +182,23 @@ def profile(activation: Activation) -> Profile:
     slopes, band = two_slopes(activation), _largest_band(activation)
     if slopes is None:
         require_derivatives(activation, 2, "susceptibilities")
-        _check_continuous(activation)
-    edges = _edges(activation, band, slopes is not None)
-    x, w = np.polynomial.legendre.leggauss(_NODES)
+        if activation.first_jump < 1:
+            raise NotDifferentiable(
+                "activation",
+                f"{activation.name}, which jumps or has no finite slope at z = {activation.kinks[0]:g}",
+                "a continuous activation: χ_⊥ = C_W⟨σ'²⟩ is infinite where σ jumps",
+                "Use a steep erf or sigmoid, or relu.",
+            )
+    edges = _panel_edges(activation, band, slopes is not None)
+    x, w = np.polynomial.legendre.leggauss(PANEL_NODES)
     half = 0.5 * np.diff(edges)[:, None]
     z = (0.5 * (edges[1:] + edges[:-1])[:, None] + half * x).ravel()
-    kinked = 0.0 in activation.kinks or slopes is not None
-    offset = _ONE_SIDED if kinked else 0.0
-    points = np.concatenate([z, [offset, -offset]])
-    table = jet(activation, tuple(range(ORIGIN_ORDERS + 1)), points)
-    first_jump = 1 if slopes and slopes[0] != slopes[1] else activation.first_jump
-    K_max = (float(edges[-1]) / REACH) ** 2
+    offset = ONE_SIDED if 0.0 in activation.kinks or slopes is not None else 0.0
+    table = jet(activation, tuple(range(ORIGIN_ORDERS + 1)), np.concatenate([z, [offset, -offset]]))
     return Profile(
-        activation.spec, z, (half * w).ravel(), table[:3, :-2], _one_sided(table[:, -2:].T, offset), slopes,
-        first_jump, K_max,
+        name=activation.spec, z=z, weight=(half * w).ravel(), sigma=table[:3, :-2],
+        origin=_one_sided(table[:, -2:].T, offset), slopes=slopes, K_max=(float(edges[-1]) / REACH) ** 2,
+        first_jump=1 if slopes and slopes[0] != slopes[1] else activation.first_jump,
     )  # fmt: skip
 
 
@@ -215,9 +216,8 @@ def _one_sided(values: np.ndarray, offset: float) -> np.ndarray:
 
 def origin_derivatives(activation: Activation, orders: int) -> np.ndarray:
     """Derivatives of σ at zero from the right and the left, (2, orders + 1)."""
-    offset = _ONE_SIDED if 0.0 in activation.kinks else 0.0
-    points = np.array([offset, -offset])
-    return _one_sided(jet(activation, tuple(range(orders + 1)), points).T, offset)
+    offset = ONE_SIDED if 0.0 in activation.kinks else 0.0
+    return _one_sided(jet(activation, tuple(range(orders + 1)), np.array([offset, -offset])).T, offset)
 
 
 def two_slopes(activation: Activation) -> tuple[float, float] | None:
@@ -228,14 +228,13 @@ def two_slopes(activation: Activation) -> tuple[float, float] | None:
     points = np.array([1e-3, 0.01, 0.1, 0.37, 1.0, 2.3, 7.7, 31.0, 255.0])
     both = np.stack([points, -points])
     right, left = evaluate(activation, 0, both) / both
-    if not (np.all(np.isfinite(right)) and np.all(np.isfinite(left))) or max(right.max(), -right.min()) > 1e100:
+    if not np.all(np.isfinite([right, left])) or np.abs(right).max() > 1e100:
         return None
-    spread = max(np.ptp(right), np.ptp(left))
-    size = max(np.abs(right).max(), np.abs(left).max())
+    spread, size = max(np.ptp(right), np.ptp(left)), np.abs([right, left]).max()
     return (float(right[4]), float(left[4])) if size > 0.0 and spread <= 1e-13 * size else None
 
 
-def _edges(activation: Activation, band: int, straight: bool) -> np.ndarray:
+def _panel_edges(activation: Activation, band: int, straight: bool) -> np.ndarray:
     inner = 2.0 ** np.arange(_INNERMOST, 0)
     if straight:
         outer = 2.0 ** np.arange(0, 8)
@@ -246,20 +245,9 @@ def _edges(activation: Activation, band: int, straight: bool) -> np.ndarray:
     return np.unique(np.concatenate([edges, -inner, inner]))
 
 
-def _check_continuous(activation: Activation) -> None:
-    if activation.first_jump < 1:
-        raise NotDifferentiable(
-            "activation",
-            f"{activation.name}, which jumps or has no finite slope at z = {activation.kinks[0]:g}",
-            "a continuous activation: χ_⊥ = C_W⟨σ'²⟩ is infinite where σ jumps",
-            "Use a steep erf or sigmoid, or relu.",
-        )
-
-
 def _largest_band(activation: Activation) -> int:
     """The largest j for which the moments at kernels up to 4^j exist and end within the reach."""
-    u = np.linspace(-REACH, REACH, 49)
-    bands = np.array(list(_BANDS))
+    u, bands = np.linspace(-REACH, REACH, 49), np.array(_BANDS)
     z = REACH * 2.0 ** bands[:, None] * np.linspace(-1.0, 1.0, 49)
     with np.errstate(over="ignore", invalid="ignore"):
         values = evaluate(activation, 0, np.concatenate([z.ravel(), [8.0, -8.0, 16.0, -16.0]]))
@@ -277,3 +265,57 @@ def _largest_band(activation: Activation) -> int:
             "Choose one that grows no faster than an exponential.",
         )
     return int(bands[count - 1])
+
+
+class OriginSeries(NamedTuple):
+    """A_2 and the coefficients a_1, a_2, … and b_1, b_2, …; exact zeros where terms cancel."""
+
+    A_2: float
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+    @property
+    def leading(self) -> int:
+        """The first j with a_j ≠ 0; zero if none is."""
+        return next((j for j, value in enumerate(self.a, start=1) if value), 0)
+
+    @property
+    def leading_perp(self) -> int:
+        """The first j with b_j ≠ 0; zero if none is."""
+        return next((j for j, value in enumerate(self.b, start=1) if value), 0)
+
+
+def origin_series(derivatives: np.ndarray) -> OriginSeries:
+    """The series from derivatives at zero (2, orders + 1), right and left, of a σ with σ(0) = 0.
+
+    >>> s = origin_series(np.array([[0.0, 1.0, 0.0, -2.0]] * 2))                         # tanh
+    >>> s.a, s.b
+    ((0.0, -2.0), (0.0, -2.0))
+    """
+    power = np.arange(1, derivatives.shape[1])
+    values = derivatives[:, 1:] / [math.factorial(k) for k in power]  # σ/z
+    first, second = _even_part(values, shift=2), _even_part(values * power, shift=0)
+    A_2 = first[0, 0]
+    if A_2 == 0.0:
+        return OriginSeries(0.0, (), ())
+    return OriginSeries(float(A_2), _cleaned(first / A_2), _cleaned(second / A_2))
+
+
+def _even_part(series: np.ndarray, shift: int) -> np.ndarray:
+    """Coefficients of K^{j/2} in ⟨z^shift f²⟩/K^{shift/2} for f = Σ f_k z^k on either side, and the sizes of terms."""
+    power = np.arange(series.shape[1])
+    moment = np.array([_absolute_moment(k + shift) for k in power])
+    squares, sizes = ([np.convolve(side, side)[: len(power)] for side in s] for s in (series, np.abs(series)))
+    return 0.5 * np.stack([squares[0] + (-1.0) ** power * squares[1], sizes[0] + sizes[1]]) * moment
+
+
+def _absolute_moment(k: int) -> float:
+    """E|u|^k of a standard normal."""
+    if k % 2 == 0:
+        return float(math.prod(range(k - 1, 0, -2)))
+    return 2.0 ** (k / 2) * math.gamma((k + 1) / 2) / math.sqrt(math.pi)
+
+
+def _cleaned(series: np.ndarray) -> tuple[float, ...]:
+    """All coefficients but the first; zero where the terms of one, whose sizes stand below it, cancel."""
+    return tuple(float(c) if abs(c) > _CANCELS * max(size, 1e-300) else 0.0 for c, size in series.T[1:])

@@ -9,23 +9,21 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
 from widthwise.activations import ActivationLike, resolve
+from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile, profile
-from widthwise.criticality.perturbations import non_negative
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network.inputs import real_array
 
-PHASES = ("ordered", "critical", "chaotic", "divergent")
-#: χ_⊥ this close to one is critical.
-_CRITICAL = 1e-9
-_ROWS = 4096
+PHASE_NAMES = ("ordered", "critical", "chaotic", "divergent")
+_GRID_ROWS_AT_ONCE = 4096
 #: Fixed points are bracketed on every so many-th kernel of the scan.
 _COARSE = 4
 
 
 @dataclass(frozen=True)
 class PhaseDiagram:
-    """On the grid (C_b, C_W): the kernel K* that an input reaches, χ_∥ and χ_⊥ there, and the phase (index of PHASES).
+    """On the grid (C_b, C_W): the kernel K* that an input reaches, χ_∥ and χ_⊥ there, the phase (index of PHASE_NAMES).
 
     K* is infinite and the phase "divergent" where the kernel grows past every kernel at which σ is tabulated.
     """
@@ -40,7 +38,7 @@ class PhaseDiagram:
     @property
     def names(self) -> np.ndarray:
         """The phase of every point in words."""
-        return np.array(PHASES)[self.phase]
+        return np.array(PHASE_NAMES)[self.phase]
 
 
 def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float = 1.0) -> PhaseDiagram:
@@ -60,20 +58,18 @@ def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float =
     weights, biases = (x.ravel() for x in np.meshgrid(C_W, C_b))
     x_square = non_negative(x_square, "x_square")
     if shape.slopes is not None:
-        K, growth, slope = _straight(shape, weights, biases, x_square)
+        K, growth, slope = _straight_grid(shape, weights, biases, x_square)
     else:
-        K = np.concatenate(
-            [
-                _reached(shape, weights[i : i + _ROWS], biases[i : i + _ROWS], x_square)
-                for i in range(0, len(weights), _ROWS)
-            ]
-        )
-        growth, slope = _tables(shape)(np.log(np.clip(K, shape.scan.K[0], shape.K_max))).T
-        at_zero = shape.moments(0.0)
+        blocks = (slice(start, start + _GRID_ROWS_AT_ONCE) for start in range(0, len(weights), _GRID_ROWS_AT_ONCE))
+        K = np.concatenate([_reached(shape, weights[block], biases[block], x_square) for block in blocks])
+        m, at_zero = shape.scan, shape.moments(0.0)
+        rate = np.stack([m.growth_rate, m.slope_rate], axis=1) * m.K[:, None]
+        tables = CubicHermiteSpline(np.log(m.K), np.stack([m.growth, m.slope], axis=1), rate)
+        growth, slope = tables(np.log(np.clip(K, m.K[0], shape.K_max))).T
         growth, slope = np.where(K == 0.0, at_zero.growth, growth), np.where(K == 0.0, at_zero.slope, slope)
     chi_parallel, chi_perp = weights * growth, weights * slope
     phase = np.where(chi_perp < 1.0, 0, 2)
-    phase[np.abs(chi_perp - 1.0) < _CRITICAL] = 1
+    phase[np.abs(chi_perp - 1.0) < CHI_IS_ONE] = 1
     phase[np.isinf(K)] = 3
     grid = (len(C_b), len(C_W))
     return PhaseDiagram(C_W, C_b, *(x.reshape(grid) for x in (K, chi_parallel, chi_perp, phase)))
@@ -107,13 +103,6 @@ def _axis(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def _tables(shape: Profile) -> CubicHermiteSpline:
-    """(d⟨σ²⟩/dK, ⟨σ'²⟩) as a function of log K."""
-    m = shape.scan
-    rate = np.stack([m.growth_rate, m.slope_rate], axis=1) * m.K[:, None]
-    return CubicHermiteSpline(np.log(m.K), np.stack([m.growth, m.slope], axis=1), rate)
-
-
 def _reached(shape: Profile, C_W: np.ndarray, C_b: np.ndarray, x_square: float) -> np.ndarray:
     """The first fixed point in the direction in which K starts to move: zero of g(K) − K above or below the start."""
     m = shape.scan
@@ -142,7 +131,7 @@ def _reached(shape: Profile, C_W: np.ndarray, C_b: np.ndarray, x_square: float) 
     return np.where(found, K, np.where(upwards, np.inf, 0.0))
 
 
-def _straight(shape: Profile, C_W, C_b, x_square: float):
+def _straight_grid(shape: Profile, C_W, C_b, x_square: float):
     """σ = a_± z: K* = C_b/(1 − χ) for χ < 1; at χ = 1 the input's own kernel if C_b = 0; infinite otherwise."""
     slope = float(shape.moments(1.0).slope) * np.ones(len(C_W))
     chi = C_W * slope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
+from typing import Any
 
 from widthwise.network import MLP
 
@@ -20,33 +20,17 @@ _JAX = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Numbers:
+def numbers_of(net: MLP, learning_rate: float, inputs: int) -> dict[str, Any]:
     """Standard deviations and step sizes per layer: std √(C_W/n_{l−1}) and √C_b, rates ηλ_W/n_{l−1} and ηλ_b."""
-
-    widths: tuple[int, ...]
-    weight_std: list[float]
-    bias_std: list[float]
-    weight_lr: list[float]
-    bias_lr: list[float]
-    inputs: int
-
-    @classmethod
-    def of(cls, net: MLP, learning_rate: float, inputs: int) -> Numbers:
-        fan_in = net.widths[:-1]
-        return cls(
-            net.widths,
-            [math.sqrt(C / n) for C, n in zip(net.C_W, fan_in, strict=True)],
-            [math.sqrt(C) for C in net.C_b],
-            [learning_rate * rate / n for rate, n in zip(net.lambda_W, fan_in, strict=True)],
-            [learning_rate * rate for rate in net.lambda_b],
-            inputs,
-        )
-
-    def lines(self) -> str:
-        named = {"widths": list(self.widths), "weight_std": self.weight_std, "bias_std": self.bias_std,
-                 "weight_lr": self.weight_lr, "bias_lr": self.bias_lr}  # fmt: skip
-        return "\n".join([*(_assignment(name, values) for name, values in named.items()), f"inputs = {self.inputs}"])
+    fan_in = net.widths[:-1]
+    return {
+        "widths": list(net.widths),
+        "weight_std": [math.sqrt(C / n) for C, n in zip(net.C_W, fan_in, strict=True)],
+        "bias_std": [math.sqrt(C) for C in net.C_b],
+        "weight_lr": [learning_rate * rate / n for rate, n in zip(net.lambda_W, fan_in, strict=True)],
+        "bias_lr": [learning_rate * rate for rate in net.lambda_b],
+        "inputs": inputs,
+    }
 
 
 def snippets(net: MLP, learning_rate: float, inputs: int = 1) -> dict[str, str]:
@@ -58,36 +42,34 @@ def snippets(net: MLP, learning_rate: float, inputs: int = 1) -> dict[str, str]:
     >>> print(snippets(MLP([3, 8, 1], "tanh"), 0.1)["pytorch"].splitlines()[0])
     import torch
     """
-    numbers = Numbers.of(net, learning_rate, inputs).lines()
-    made = {}
-    for framework, template, known in (
-        ("pytorch", _PYTORCH, _TORCH),
-        ("flax", _FLAX, _JAX),
-        ("equinox", _EQUINOX, _JAX),
-    ):
-        made[framework] = template.format(numbers=numbers, activation=_activation(net, framework, known)).lstrip()
-    return made
+    numbers = "\n".join(_assignment(*number) for number in numbers_of(net, learning_rate, inputs).items())
+    templates = {"pytorch": _PYTORCH, "flax": _FLAX, "equinox": _EQUINOX}
+    return {
+        framework: template.format(numbers=numbers, activation=_activation_line(net, framework)).lstrip()
+        + _LOSS.format(outputs="jax.vmap(model)(x)" if framework == "equinox" else "model(x)")
+        for framework, template in templates.items()
+    }
 
 
-def _activation(net: MLP, framework: str, known: dict[str, str]) -> str:
-    sigma = net.activation
-    if sigma.builtin and sigma.name in known:
-        return f"activation = {known[sigma.name]}"
-    if sigma.builtin and sigma.name == "leaky_relu":
-        slope = sigma.parameters[0]
-        if framework == "pytorch":
-            return f"activation = nn.LeakyReLU({slope!r})"
-        return f"activation = lambda z: jax.nn.leaky_relu(z, {slope!r})"
-    kind = "torch" if framework == "pytorch" else "jax.numpy"
-    return f"from my_activations import activation  # {sigma.name}, written in {kind}"
+def _activation_line(net: MLP, framework: str) -> str:
+    sigma, torch = net.activation, framework == "pytorch"
+    if not sigma.builtin or (sigma.name not in _TORCH and sigma.name != "leaky_relu"):
+        return f"from my_activations import activation  # {sigma.name}, written in {'torch' if torch else 'jax.numpy'}"
+    if sigma.name in _TORCH:
+        return f"activation = {(_TORCH if torch else _JAX)[sigma.name]}"
+    slope = sigma.parameters[0]
+    return (
+        f"activation = nn.LeakyReLU({slope!r})" if torch else f"activation = lambda z: jax.nn.leaky_relu(z, {slope!r})"
+    )
 
 
-def _assignment(name: str, values: list) -> str:
+def _assignment(name: str, values: Any) -> str:
+    if isinstance(values, int):
+        return f"{name} = {values}"
     if len(values) > 2 and len(set(values)) == 1:
         return f"{name} = [{values[0]:.10g}] * {len(values)}"
     if len(values) > 3 and len(set(values[1:-1])) == 1:
-        text = f"[{values[0]:.10g}] + [{values[1]:.10g}] * {len(values) - 2} + [{values[-1]:.10g}]"
-        return f"{name} = {text}"
+        return f"{name} = [{values[0]:.10g}] + [{values[1]:.10g}] * {len(values) - 2} + [{values[-1]:.10g}]"
     text = ", ".join(str(v) if isinstance(v, int) else f"{v:.10g}" for v in values)
     body = textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
     return f"{name} = [{text}]" if len(text) < 90 else f"{name} = [\n{body}\n]"
@@ -121,10 +103,6 @@ for layer, weight, bias in zip(model.layers, weight_lr, bias_lr):
     groups.append({{"params": [layer.weight], "lr": weight}})
     groups.append({{"params": [layer.bias], "lr": bias}})
 optimizer = torch.optim.SGD(groups, lr=1.0)
-
-
-def loss(model, x, y):  # a mini-batch stands for all inputs
-    return 0.5 * inputs / len(x) * ((model(x) - y) ** 2).sum()
 """
 
 _FLAX = """
@@ -160,10 +138,6 @@ rates = {{}}
 for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
     rates[f"layers/{{i}}/kernel"], rates[f"layers/{{i}}/bias"] = optax.sgd(weight), optax.sgd(bias)
 optimizer = nnx.Optimizer(model, optax.multi_transform(rates, labels), wrt=nnx.Param)
-
-
-def loss(model, x, y):  # a mini-batch stands for all inputs
-    return 0.5 * inputs / len(x) * ((model(x) - y) ** 2).sum()
 """
 
 _EQUINOX = """
@@ -205,8 +179,10 @@ for i, (weight, bias) in enumerate(zip(weight_lr, bias_lr)):
 labels = eqx.tree_at(lambda m: [x for layer in m.layers for x in (layer.weight, layer.bias)], params, names)
 optimizer = optax.multi_transform(rates, lambda _: labels)  # a module is callable itself
 state = optimizer.init(params)
+"""
 
+_LOSS = """
 
 def loss(model, x, y):  # a mini-batch stands for all inputs
-    return 0.5 * inputs / len(x) * ((jax.vmap(model)(x) - y) ** 2).sum()
+    return 0.5 * inputs / len(x) * (({outputs} - y) ** 2).sum()
 """

@@ -68,9 +68,9 @@ def make_critical(
         raise UnknownName.of("vary", vary, ("shift", "leak"))
     sigma = resolve(activation)
     base = profile(sigma)
-    change, near = (_at_zero(base, vary), None) if K_star is None else (None, None)
+    change, near = (_change_at_zero(base, vary), None) if K_star is None else (None, None)
     if change is None:
-        change, near = _at_positive(base, vary, K_star)
+        change, near = _change_at_positive(base, vary, K_star)
     c, d = (change, 0.0) if vary == "shift" else (0.0, change)
     point = critical_profile(base.shaped(c=c, d=d), near=near)
     b = _unit_scale(point) if unit else 1.0
@@ -88,7 +88,7 @@ def _unit_scale(point: Critical) -> float:
     return math.sqrt(point.K_star)
 
 
-def _at_zero(base: Profile, vary: str) -> float | None:
+def _change_at_zero(base: Profile, vary: str) -> float | None:
     """The change that makes K* = 0 attract, or None."""
     value, first, second, third = base.origin[0, :4]
     if vary == "shift":
@@ -109,7 +109,7 @@ def _at_zero(base: Profile, vary: str) -> float | None:
     return change if point.universality in (K_ZERO, SCALE_INVARIANT) else None
 
 
-def _at_positive(base: Profile, vary: str, K_star: float | None) -> tuple[float, float]:
+def _change_at_positive(base: Profile, vary: str, K_star: float | None) -> tuple[float, float]:
     """The change with ⟨σσ''⟩ = 0 at K_star, or at the kernel where it is smallest, with C_b ≥ 0, and that kernel."""
     if K_star is not None and not 0.0 < K_star <= base.K_max:
         raise InvalidInput("K_star", repr(K_star), f"a kernel between 0 and {base.K_max:.4g}")

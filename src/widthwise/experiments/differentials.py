@@ -22,7 +22,7 @@ from widthwise.network import MLP
 ByLayer = list[jax.Array]
 
 
-class LayerChain(NamedTuple):
+class DifferentiatedChain(NamedTuple):
     """A network at its parameters, one entry per weight layer; derivatives of σ at its hidden layers."""
 
     weights: ByLayer  # W (neurons, incoming)
@@ -62,7 +62,7 @@ class Differentials(NamedTuple):
     ddII: jax.Array  # (i, j, k, m, a, b, c, d)
 
 
-def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> LayerChain:
+def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> DifferentiatedChain:
     """Forward and backward pass, with derivatives of σ up to `orders`. The last layer may have any number of rows."""
     _, incoming, preactivations, signals = backward(net, layers, X)
     sigma = [
@@ -71,10 +71,10 @@ def chain(net: MLP, layers: list[Weights], X, orders: int = 3) -> LayerChain:
     ]
     rates = [layer.lambda_W / layer.inputs for layer in net.dense]
     overlaps = [features(layer, s, s) for layer, s in zip(net.dense, incoming, strict=True)]
-    return LayerChain([layer.W for layer in layers], incoming, overlaps, rates, sigma, signals)
+    return DifferentiatedChain([layer.W for layer in layers], incoming, overlaps, rates, sigma, signals)
 
 
-def move(c: LayerChain, along: ByLayer) -> Motion:
+def move(c: DifferentiatedChain, along: ByLayer) -> Motion:
     """First derivatives along v_jb. The last dh is Ĥ: dh[j, b, a, i] = Ĥ_ij;ab."""
     ds, dh = [jnp.zeros((*along[0].shape[:2], *c.incoming[0].shape))], []
     for layer, W in enumerate(c.weights):
@@ -84,7 +84,7 @@ def move(c: LayerChain, along: ByLayer) -> Motion:
     return Motion(along, ds, dh)
 
 
-def move_twice(c: LayerChain, motion: Motion) -> tuple[ByLayer, ByLayer]:
+def move_twice(c: DifferentiatedChain, motion: Motion) -> tuple[ByLayer, ByLayer]:
     """Second derivatives of s_a and h_a along v_jb and v_kc, both of one motion: each (j, b, k, c, a, neurons).
 
     The last one of h is dĤ: [j, b, k, c, a, i] is dĤ_ijk;abc.
@@ -102,7 +102,7 @@ def move_twice(c: LayerChain, motion: Motion) -> tuple[ByLayer, ByLayer]:
     return dds, ddh
 
 
-def bend(c: LayerChain, of: ByLayer, motion: Motion) -> Bent:
+def bend(c: DifferentiatedChain, of: ByLayer, motion: Motion) -> Bent:
     """First derivatives of the signals δ_ia = `of` along the directions of a motion."""
     bent, below = [jnp.zeros((*of[0].shape[:2], *motion.along[-1].shape))], []
     for layer in reversed(range(1, len(c.weights))):
@@ -114,7 +114,7 @@ def bend(c: LayerChain, of: ByLayer, motion: Motion) -> Bent:
     return Bent(of, motion, bent, below)
 
 
-def bend_twice(c: LayerChain, bent: Bent, ddh: ByLayer) -> ByLayer:
+def bend_twice(c: DifferentiatedChain, bent: Bent, ddh: ByLayer) -> ByLayer:
     """Second derivatives of the signals δ_ia along v_kc and v_md of the motion: each (i, a, k, c, m, d, neurons)."""
     along = bent.motion.along
     result = [jnp.zeros((*bent.of[0].shape[:2], *along[-1].shape[:2], *along[-1].shape))]
@@ -137,7 +137,7 @@ def _by_input(moved):
     return jnp.transpose(moved, (2, 0, 1, 3))
 
 
-def second_derivative(c: LayerChain, bent: Bent, along: ByLayer) -> jax.Array:
+def second_derivative(c: DifferentiatedChain, bent: Bent, along: ByLayer) -> jax.Array:
     """d²z_ia[v_jb, v_kc], that is dĤ_ijk;abc: (j, b) the directions of `bent`, (k, c) those of `along`."""
     parts = []
     for layer, rate in enumerate(c.rates):
@@ -148,7 +148,7 @@ def second_derivative(c: LayerChain, bent: Bent, along: ByLayer) -> jax.Array:
     return _total(parts)
 
 
-def third_derivative(c: LayerChain, along: ByLayer, bent: Bent, twice: ByLayer, dds: ByLayer) -> jax.Array:
+def third_derivative(c: DifferentiatedChain, along: ByLayer, bent: Bent, twice: ByLayer, dds: ByLayer) -> jax.Array:
     """d³z_ia[v_jb, v_kc, v_md], that is ddIĤ_ijkm;abcd: (j, b) those of `along`, (k, c) and (m, d) those of `bent`."""
     parts = []
     for layer, rate in enumerate(c.rates):
@@ -166,7 +166,7 @@ def third_derivative(c: LayerChain, along: ByLayer, bent: Bent, twice: ByLayer, 
     return _total(parts)
 
 
-def curvature_product(c: LayerChain, left: Bent, right: Bent) -> jax.Array:
+def curvature_product(c: DifferentiatedChain, left: Bent, right: Bent) -> jax.Array:
     """Σ λ (∂²z_ia v_kc)(∂²z_jb v_md), that is ddIIĤ_ijkm;abcd: i, a, k, c from `left` and j, b, m, d from `right`."""
     parts = []
     for layer, rate in enumerate(c.rates):

@@ -30,7 +30,7 @@ from widthwise.experiments.sampler import forward
 from widthwise.network import MLP
 
 #: Inputs whose remaining variance is below this fraction count as parallel in x⁰.
-PARALLEL_SHARE = 1e-9
+PARALLEL_REST = 1e-9
 
 
 class Fluctuations(NamedTuple):
@@ -234,7 +234,7 @@ def _inverse_root(kernel, apart):
 def _not_parallel(kernel):
     """Pairs (pairs, 3 or 4) whose second input is not determined by the first."""
     left = kernel[:, 2] - _safe_ratio(kernel[:, 1], kernel[:, 0]) * kernel[:, 1]
-    return left > PARALLEL_SHARE * kernel[:, 2]
+    return left > PARALLEL_REST * kernel[:, 2]
 
 
 def _safe_ratio(numerator, denominator):

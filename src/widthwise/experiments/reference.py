@@ -9,7 +9,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
-from widthwise.gaussian.matrices import pair_matrix
+from widthwise.gaussian.pair import pair_matrix
 from widthwise.network import Network
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from bokeh import models
 from bokeh.plotting import figure
 
-from widthwise.criticality.phase_grid import PHASES
+from widthwise.criticality.phase_grid import PHASE_NAMES
 from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
 from widthwise.plots.style import COLOURS
@@ -109,10 +109,10 @@ class PhaseChart(Chart):
         )  # fmt: skip
         blank: dict[str, Any] = {"image": [np.zeros((1, 1))], "x": [0.0], "y": [0.0], "dw": [0.0], "dh": [0.0]}
         self.image = models.ColumnDataSource(blank, name="phase:image")
-        mapper = models.LinearColorMapper(palette=list(_PHASE_COLOURS), low=-0.5, high=len(PHASES) - 0.5)
+        mapper = models.LinearColorMapper(palette=list(_PHASE_COLOURS), low=-0.5, high=len(PHASE_NAMES) - 0.5)
         places = {name: name for name in ("image", "x", "y", "dw", "dh")}
         self.figure.image(**places, source=self.image, color_mapper=mapper, level="underlay")  # pyright: ignore
-        for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True):
+        for phase, colour in zip(PHASE_NAMES, _PHASE_COLOURS, strict=True):
             if phase != "critical":
                 empty = self.figure.scatter(
                     NOTHING, NOTHING, marker="square", size=12, color=colour, line_color="#666666"

@@ -17,18 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, evaluate, intervals
-from widthwise.activations.resolution import NODES
-from widthwise.gaussian.polynomials import basis
-from widthwise.gaussian.quadrature import COARSE_NODES, REACH, Source, check_tails, panel_nodes, row_edges
+from widthwise.activations.resolution import PANEL_NODES
+from widthwise.gaussian.quadrature import COARSE_NODES, REACH, Source, basis, check_tails, panel_nodes, row_edges
 
 #: Terms in the short and in the long series, and where a series may be cut.
-SHORT, LONG = 128, 512
+SHORT_SERIES, LONG_SERIES = 128, 512
 CUTS = (16, 32, 64, 128, 256, 512)
 #: Terms that one fused loop body evaluates.
-BLOCK = 16
+FUSED_TERMS = 16
 #: Inputs whose kernels differ by less than this factor share quadrature nodes.
 _GROUP = 4.0
-_CHUNK = 1 << 21  # numbers in one temporary array
+_TEMPORARY = 1 << 21  # numbers in one temporary array
 _ROUNDING = 64 * np.finfo(float).eps
 
 
@@ -66,21 +65,13 @@ class HermiteTable:
         return result
 
 
-def truncation(tail_f: np.ndarray, tail_g: np.ndarray, rho: np.ndarray, terms: int, functions: bool) -> np.ndarray:
-    """Bound on what the series leaves out after `terms`, entry by entry, from the tails of the two tables."""
-    size = np.abs(rho) ** terms
-    if not functions:
-        size = size / np.maximum(1.0 - np.abs(rho), 1e-300)
-    return tail_f * tail_g * size
-
-
 @jax.jit
 def series(f, g, rho):
     """Σ_k f_k g_k ρ^k by Horner's rule; f, g have the terms on the first axis and broadcast against rho."""
-    blocks = [jnp.flip(c.reshape(-1, BLOCK, *c.shape[1:]), axis=0) for c in (f, g)]
+    blocks = [jnp.flip(c.reshape(-1, FUSED_TERMS, *c.shape[1:]), axis=0) for c in (f, g)]
 
     def body(total, pair):
-        for k in reversed(range(BLOCK)):
+        for k in reversed(range(FUSED_TERMS)):
             total = total * rho + pair[0][k] * pair[1][k]
         return total, None
 
@@ -89,11 +80,11 @@ def series(f, g, rho):
 
 @lru_cache(maxsize=16)
 def remembered(activation: Activation, order: int, K: bytes, terms: int) -> HermiteTable:
-    """`table` for the float64 values in K: the orders of one layer ask for the same ones again and again."""
-    return table(activation, order, np.frombuffer(K), terms)
+    """`hermite_table` for the float64 values in K: the orders of one layer ask for the same ones again and again."""
+    return hermite_table(activation, order, np.frombuffer(K), terms)
 
 
-def table(activation: Activation, order: int, K: np.ndarray, terms: int) -> HermiteTable:
+def hermite_table(activation: Activation, order: int, K: np.ndarray, terms: int) -> HermiteTable:
     """Hermite coefficients and norm of σ^(order) for each kernel value in K (inputs,)."""
     K = np.asarray(K, float)
     coefficients = np.zeros((len(K), terms))
@@ -113,7 +104,7 @@ def table(activation: Activation, order: int, K: np.ndarray, terms: int) -> Herm
 
 def _group(activation: Activation, order: int, scale: np.ndarray, terms: int):
     """Coefficients, ⟨f²⟩ and its error for inputs of similar kernel; kinks away from zero need nodes for each input."""
-    spacing = 1.0 if terms <= SHORT else 0.5
+    spacing = 1.0 if terms <= SHORT_SERIES else 0.5
     fixed = np.arange(-REACH, REACH + spacing / 2, spacing)
     edges_z = intervals(activation, (order,), REACH * scale.max())
     if any(kink != 0.0 for kink in activation.kinks):
@@ -149,10 +140,10 @@ def _shared_edges(edges_z, smallest: float, largest: float, edges: np.ndarray) -
 
 def _shared_nodes(activation: Activation, order: int, scale: np.ndarray, terms: int, edges: np.ndarray):
     coefficients, norm = np.zeros((len(scale), terms)), np.zeros(len(scale))
-    panels = max(1, _CHUNK // (terms * NODES))
+    panels = max(1, _TEMPORARY // (terms * PANEL_NODES))
     for i in range(0, len(edges) - 1, panels):
         u, weight, weighted = _weighted_basis(edges[i : i + panels + 1].tobytes(), terms)
-        many = max(1, _CHUNK // len(u))
+        many = max(1, _TEMPORARY // len(u))
         for j in range(0, len(scale), many):
             rows = slice(j, j + many)
             values = evaluate(activation, order, scale[rows, None] * u)
@@ -169,7 +160,7 @@ def _weighted_basis(edges: bytes, terms: int):
 
 def _own_nodes(activation: Activation, order: int, scale: np.ndarray, terms: int, edges: np.ndarray):
     coefficients, norm = np.empty((len(scale), terms)), np.empty(len(scale))
-    step = max(1, 4 * _CHUNK // (edges.shape[1] * NODES * terms))
+    step = max(1, 4 * _TEMPORARY // (edges.shape[1] * PANEL_NODES * terms))
     for start in range(0, len(scale), step):
         rows = slice(start, start + step)
         u, weight = panel_nodes(edges[rows])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from widthwise.activations import Activation, ActivationLike, require_derivatives, resolve
-from widthwise.activations.closed_forms import PARALLEL
+from widthwise.activations import Activation, ActivationLike, evaluate, require_derivatives, resolve
+from widthwise.activations.closed_forms import PARALLEL_SHARE
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.hermite import LONG, SHORT, remembered, series, truncation
-from widthwise.gaussian.plane import Pairs, affordable, plane_pair
-from widthwise.gaussian.single import parallel_pair
+from widthwise.gaussian.hermite import LONG_SERIES, SHORT_SERIES, remembered, series
+from widthwise.gaussian.plane import Pairs, affordable, parallel_pair, plane_pair
+from widthwise.gaussian.quadrature import basis, panel_nodes, product_edges
 
 #: Series results are accepted below this error, relative to √(⟨f²⟩⟨g²⟩); the plane takes over above it.
-TOLERANCE = 1e-12
+SERIES_TOLERANCE = 1e-12
 
 
 class Expectation(NamedTuple):
@@ -48,19 +51,25 @@ def expectation(
     True
     """
     activation = resolve(activation)
-    p, q = _orders(orders)
+    p, q = _two_orders(orders)
     if method not in ("auto", "closed", "generic"):
         raise UnknownName.of("method", method, ("auto", "closed", "generic"))
     if method == "closed" and activation.closed is None:
         raise InvalidInput("method", f"'closed' for {activation.name}", "an activation with a closed form",
                            "Use method='generic'.")  # fmt: skip
     require_derivatives(activation, max(p, q), f"⟨σ^({p}) σ^({q})⟩")
-    same = K_ab is None
-    kernel = [np.asarray(K, float) for K in ((K_aa, K_aa, K_aa) if same else (K_aa, K_ab, K_bb))]
-    shape = np.broadcast_shapes(*(K.shape for K in kernel))
-    K_aa, K_ab, K_bb = (np.broadcast_to(K, shape).ravel() for K in kernel)
+    given = (K_aa, K_aa, K_aa) if K_ab is None else (K_aa, K_ab, K_bb)
+    kernel = np.broadcast_arrays(*(np.asarray(K, float) for K in given))
+    shape = kernel[0].shape
+    K_aa, K_ab, K_bb = (K.ravel() for K in kernel)
     _check_kernel(K_aa, K_ab, K_bb)
-    _check_existence(activation, p, q, K_aa, K_ab, K_bb)
+    if not activation.exists_at_one_input(p, q) and np.any(is_parallel(K_aa, K_ab, K_bb)):
+        raise NotDifferentiable(
+            "orders",
+            f"({p}, {q}) for {activation.name} at coincident or parallel inputs",
+            f"a product that exists there: σ^({int(activation.first_jump)}) jumps at z = {activation.kinks[0]:g}",
+            "Use distinct inputs, lower orders, or a smooth activation such as gelu, swish or softplus.",
+        )
     if activation.closed is not None and method != "generic":
         value = np.asarray(activation.closed.pair(p, q, K_aa, K_ab, K_bb))
         result = Expectation(value, 1e-14 * np.abs(value), "closed form")
@@ -77,7 +86,7 @@ def kernel_derivative(orders: tuple[int, int], with_respect_to: str) -> tuple[fl
     >>> kernel_derivative((1, 0), "aa")
     (0.5, (3, 0))
     """
-    p, q = _orders(orders)
+    p, q = _two_orders(orders)
     known = {"ab": (1.0, (p + 1, q + 1)), "aa": (0.5, (p + 2, q)), "bb": (0.5, (p, q + 2))}
     if with_respect_to not in known:
         raise UnknownName.of("with_respect_to", with_respect_to, known)
@@ -90,14 +99,12 @@ def generic_pair(activation: Activation, p: int, q: int, K_aa, K_ab, K_bb) -> Ex
     parallel = is_parallel(K_aa, K_ab, K_bb)
     routes = []
     if parallel.any():
-        sign = np.where(K_ab[parallel] < 0.0, -1.0, 1.0)
-        on_line = parallel_pair(activation, p, q, np.sqrt(K_aa[parallel]), sign * np.sqrt(K_bb[parallel]))
-        value[parallel], error[parallel] = on_line
+        scale_b = np.where(K_ab[parallel] < 0.0, -1.0, 1.0) * np.sqrt(K_bb[parallel])
+        value[parallel], error[parallel] = parallel_pair(activation, p, q, np.sqrt(K_aa[parallel]), scale_b)
         routes.append("line quadrature")
     rest = np.flatnonzero(~parallel)
     if len(rest):
-        route = _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error)
-        routes.extend(route)
+        routes += _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error)
     return Expectation(value, error, " and ".join(routes) or "nothing to do")
 
 
@@ -107,13 +114,15 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
     rho = np.divide(K_ab[rest], np.sqrt(square), out=np.zeros(len(rest)), where=square > 0.0)
     kernels, where = np.unique(np.concatenate([a, b]), return_inverse=True)
     at_a, at_b = where[: len(a)], where[len(a) :]
-    for terms in (SHORT, LONG):
+    for terms in (SHORT_SERIES, LONG_SERIES):
         f, g = (remembered(activation, order, kernels.tobytes(), terms) for order in (p, q))
         functions = f.is_function and g.is_function
-        left = truncation(f.tails[terms][at_a], g.tails[terms][at_b], rho, terms, functions)
+        # a bound on what the series leaves out, from the tails of both tables; point masses have no norm
+        share = np.abs(rho) ** terms / (1.0 if functions else np.maximum(1.0 - np.abs(rho), 1e-300))
+        left = f.tails[terms][at_a] * g.tails[terms][at_b] * share
         value[rest] = np.asarray(series(f.coefficients[at_a].T, g.coefficients[at_b].T, rho))
         scale = np.sqrt(f.norm[at_a] * g.norm[at_b]) if functions else np.abs(value[rest])
-        hard = (left > TOLERANCE * scale) & (square > 0.0)
+        hard = (left > SERIES_TOLERANCE * scale) & (square > 0.0)
         if not hard.any():
             break
     error[rest] = left + 1e-15 * scale
@@ -130,10 +139,55 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
 def is_parallel(K_aa, K_ab, K_bb) -> np.ndarray:
     """Inputs that coincide up to scale and rounding, including those of zero variance paired with themselves."""
     square = K_aa * K_bb
-    return (square - K_ab * K_ab <= PARALLEL * square) & ((square > 0.0) | ((K_aa == K_bb) & (K_aa == K_ab)))
+    return (square - K_ab * K_ab <= PARALLEL_SHARE * square) & ((square > 0.0) | ((K_aa == K_bb) & (K_aa == K_ab)))
 
 
-def _orders(orders) -> tuple[int, int]:
+def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[np.ndarray, float]:
+    """⟨σ^(p)_a σ^(q)_b⟩ on (a, b), and the largest error relative to the largest entry.
+
+    Entries of kinked activations that do not exist (coinciding or parallel inputs) are left at zero: whatever uses them
+    there must use `line_derivative` instead.
+    """
+    a, b = np.triu_indices(len(K)) if p == q else (index.ravel() for index in np.indices(K.shape))
+    K_aa, K_ab, K_bb = np.diag(K)[a], np.where(a == b, np.diag(K)[a], K[a, b]), np.diag(K)[b]
+    exists = np.ones(len(a), bool)
+    if not activation.exists_at_one_input(p, q):
+        exists = ~is_parallel(K_aa, K_ab, K_bb)
+    values, error = np.zeros(len(a)), 0.0
+    kernel = (K_aa[exists], K_ab[exists], K_bb[exists])
+    if activation.closed is not None:
+        values[exists] = np.asarray(closed_pair(activation.closed, p, q, *kernel))
+    elif exists.any():
+        found = generic_pair(activation, p, q, *kernel)
+        values[exists] = found.value
+        error = float(found.error.max() / max(np.abs(found.value).max(), 1e-300))
+    matrix = np.zeros(K.shape)
+    matrix[a, b] = values
+    if p == q:
+        matrix[b, a] = values
+    return matrix, error
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def closed_pair(closed, p: int, q: int, K_aa, K_ab, K_bb):
+    """A closed form, compiled."""
+    return closed.pair(p, q, K_aa, K_ab, K_bb)
+
+
+def line_derivative(activation: Activation, p: int, q: int, order: int, scale_a: float, scale_b: float) -> float:
+    """⟨dⁿ/dz_aⁿ [σ^(p)(z_a) σ^(q)(z_b)]⟩ with z_a = scale_a u, z_b = scale_b u one variable (n = `order`).
+
+    By parts it is ⟨√n! he_n(u) σ^(p) σ^(q)⟩ / scale_aⁿ, which exists for kinked activations too (theory §1, Stein).
+    """
+    u, weight = (
+        x[0] for x in panel_nodes(product_edges(activation, [(p, np.array([scale_a])), (q, np.array([scale_b]))]))
+    )
+    product = evaluate(activation, p, scale_a * u) * evaluate(activation, q, scale_b * u)
+    polynomial = basis(u, order + 1)[-1] * math.sqrt(math.factorial(order))
+    return float(np.sum(weight * product * polynomial)) / scale_a**order
+
+
+def _two_orders(orders) -> tuple[int, int]:
     try:
         p, q = (int(o) for o in orders)
         if p < 0 or q < 0 or (p, q) != tuple(orders):
@@ -155,15 +209,3 @@ def _check_kernel(K_aa, K_ab, K_bb):
         i = np.flatnonzero(excess)[0]
         raise InvalidInput("K_ab", f"{K_ab[i]:g} with K_aa = {K_aa[i]:g}, K_bb = {K_bb[i]:g}",
                            "|K_ab| ≤ √(K_aa K_bb)", "The kernel must be positive semidefinite.")  # fmt: skip
-
-
-def _check_existence(activation: Activation, p: int, q: int, K_aa, K_ab, K_bb):
-    if activation.exists_at_one_input(p, q):
-        return
-    if np.any(is_parallel(K_aa, K_ab, K_bb)):
-        raise NotDifferentiable(
-            "orders",
-            f"({p}, {q}) for {activation.name} at coincident or parallel inputs",
-            f"a product that exists there: σ^({int(activation.first_jump)}) jumps at z = {activation.kinks[0]:g}",
-            "Use distinct inputs, lower orders, or a smooth activation such as gelu, swish or softplus.",
-        )

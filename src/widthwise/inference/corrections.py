@@ -14,8 +14,8 @@ from widthwise.network import Network
 from widthwise.tensors import CORRECTIONS, WITHOUT_THETA
 
 #: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
-TRAINING = tuple(name for name in CORRECTIONS if name != "V")
-PRIOR = WITHOUT_THETA
+TRAINING_TENSORS = tuple(name for name in CORRECTIONS if name != "V")
+PRIOR_TENSORS = WITHOUT_THETA
 SUMMATION_METHODS = ("auto", "full", "tiles")
 #: On an accelerator, where tiles are quicker, full tensors are taken up to this many bytes, about 31 inputs in all.
 SMALL_TENSORS = 1 << 28
@@ -78,10 +78,10 @@ def choose_method(net: Network, inputs: int, method: str) -> str:
     """
     if method not in SUMMATION_METHODS:
         raise UnknownName.of("method", method, SUMMATION_METHODS)
-    check_smooth(net, TRAINING)
+    check_smooth(net, TRAINING_TENSORS)
     largest = SMALL_TENSORS if devices.on_accelerator() else tiled_bytes(net, inputs)
-    if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING) <= largest):
-        require_tensors(net, inputs, TRAINING)
+    if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING_TENSORS) <= largest):
+        require_tensors(net, inputs, TRAINING_TENSORS)
         return "full"
     _require_bytes(tiled_bytes(net, inputs), 3, inputs, " in tiles")
     return "tiles"

@@ -13,7 +13,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.arguments import check_noise, check_order
-from widthwise.inference.corrections import PRIOR, require_tensors
+from widthwise.inference.corrections import PRIOR_TENSORS, require_tensors
 from widthwise.inference.posterior import condition
 from widthwise.inference.posterior_corrections import posterior_corrections
 from widthwise.network import MLP, check_inputs
@@ -74,7 +74,7 @@ def evidence_grid(
     found = np.zeros((1 + order, *shape))
     deepest = MLP([X.shape[1], *[max(widths)] * (max(depths) - 1), y.shape[1]], activation)
     if order == 1:
-        require_tensors(deepest, len(X), PRIOR)
+        require_tensors(deepest, len(X), PRIOR_TENSORS)
     points = list(product(*(range(len(values)) for values in grid.values())))
     with DelayedProgress("evidence", None) as progress:
         for done, (b, w) in enumerate(points, start=1):
@@ -94,7 +94,7 @@ def evidence_grid(
 def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], noises: list[float], order: int):
     """Coefficients of powers of 1/n on (power, noise, depth)."""
     if order == 1:
-        flow = finite_flow(net, X, PRIOR, with_theta=False)
+        flow = finite_flow(net, X, PRIOR_TENSORS, with_theta=False)
         K, G1, V = flow.K, flow.tensors["G1"], flow.tensors["V"]
     else:
         K = G1 = V = kernel_flow(net, X, with_theta=False).K

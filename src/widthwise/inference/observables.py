@@ -12,7 +12,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference.arguments import check_algorithm, check_data
-from widthwise.inference.corrections import TRAINING, at_output, require_tensors
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output, require_tensors
 from widthwise.inference.labelled import joint_flow
 from widthwise.inference.layer_kernels import layer_flows
 from widthwise.inference.predict import predict
@@ -91,9 +91,9 @@ def compare_algorithms(
         raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithms = [check_algorithm(algorithm) for algorithm in algorithms]
-    require_tensors(net, len(X) + len(X_test), TRAINING)
+    require_tensors(net, len(X) + len(X_test), TRAINING_TENSORS)
     spectrum = _checked_spectrum(net, X, algorithms)
-    flow = joint_flow(net, X, X_test, TRAINING)
+    flow = joint_flow(net, X, X_test, TRAINING_TENSORS)
     basis, found = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), {}
     for clock in map(Clock.of, algorithms):
         orders = moments_at_tests(basis, clock)
@@ -142,9 +142,9 @@ def trained_kernel(
     """
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
-    require_tensors(net, len(X) + len(X_test), TRAINING)
+    require_tensors(net, len(X) + len(X_test), TRAINING_TENSORS)
     spectrum = _checked_spectrum(net, X, [algorithm])
-    flow, clock = joint_flow(net, X, X_test, TRAINING), Clock.of(algorithm)
+    flow, clock = joint_flow(net, X, X_test, TRAINING_TENSORS), Clock.of(algorithm)
     parts = _kernel_parts(flow, spectrum, y, clock)
     total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
     variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}

@@ -9,7 +9,7 @@ import xarray as xr
 
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.arguments import check_data, check_noise, network_for
-from widthwise.inference.corrections import PRIOR, at_output, require_tensors
+from widthwise.inference.corrections import PRIOR_TENSORS, at_output, require_tensors
 from widthwise.inference.gaussian_process import GaussianProcess, draw_functions
 from widthwise.inference.labelled import corrected, joint_flow, labelled_moments
 from widthwise.inference.posterior_corrections import posterior_corrections
@@ -43,14 +43,14 @@ def posterior(
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     noise = check_noise(noise)
     if order == 1:
-        require_tensors(net, len(X) + len(X_test), PRIOR)
+        require_tensors(net, len(X) + len(X_test), PRIOR_TENSORS)
     K_AA, K_xA, K_xx = _prior(net, X, X_test)
     process = condition(K_AA, noise, X)
     evidence, change = process.log_evidence(y), {}
     variables = labelled_moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
     details = {"kind": "posterior", "order": order, "noise": noise}
     if order == 1:
-        flow = joint_flow(net, X, X_test, PRIOR)
+        flow = joint_flow(net, X, X_test, PRIOR_TENSORS)
         details |= {"route": flow.route, "numerical_error": flow.error}
         mean1, cov1, evidence1 = posterior_corrections(y=y, noise=noise, **at_output(flow))
         variables = corrected(net, variables, mean1, cov1, np.linalg.norm(K_xx))

@@ -12,7 +12,13 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.inference.arguments import check_algorithm, check_data, check_loss, network_for
-from widthwise.inference.corrections import TRAINING, at_output, choose_method, require_tensors, warn_if_inaccurate
+from widthwise.inference.corrections import (
+    TRAINING_TENSORS,
+    at_output,
+    choose_method,
+    require_tensors,
+    warn_if_inaccurate,
+)
 from widthwise.inference.labelled import corrected, joint_flow, labelled_moments, per_output
 from widthwise.inference.linear_training import Kernels, trained
 from widthwise.inference.tiled.contracted_moments import contracted_moments
@@ -108,7 +114,7 @@ def _order_one(
         total = count_quadruples(len(X), len(X_test), net.depth)
         with DelayedProgress("tiles of order 1/n", None) as bar:
             inputs = np.concatenate([X, X_test])
-            tiled = QuadrupleFlow(net, inputs, TRAINING, progress=lambda done: bar(done, total))
+            tiled = QuadrupleFlow(net, inputs, TRAINING_TENSORS, progress=lambda done: bar(done, total))
             if tiled.possible:
                 tests, training = contracted_moments(tiled, spectrum, y, clock)
                 warn_if_inaccurate(tiled.error, 4)
@@ -121,8 +127,8 @@ def _order_one(
                 "'auto' or 'full'",
                 "Such expectations are sampled, for all inputs at once.",
             )
-        require_tensors(net, len(inputs), TRAINING)
-    flow = joint_flow(net, X, X_test, TRAINING)
+        require_tensors(net, len(inputs), TRAINING_TENSORS)
+    flow = joint_flow(net, X, X_test, TRAINING_TENSORS)
     basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
     (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
     return tests, training, {"route": flow.route, "numerical_error": flow.error, "method": "full"}

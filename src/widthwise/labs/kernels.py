@@ -20,7 +20,7 @@ from sklearn.linear_model import Ridge
 
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.gaussian.hermite import table
+from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.gaussian_process import GaussianProcess
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.determinantal import marginal_kernel, sample_subsets
@@ -127,7 +127,9 @@ def hermite_spectrum(net: MLP, degrees: int) -> tuple[np.ndarray, np.ndarray]:
     ([0.0, 0.333333333333, 0.0], [0.0, 0.666666666667, 0.0])
     """
     d = net.widths[0]
-    f, g = (table(net.activation, order, np.array([net.C_W[0]]), TERMS).coefficients[0] ** 2 for order in (0, 1))
+    f, g = (
+        hermite_table(net.activation, order, np.array([net.C_W[0]]), TERMS).coefficients[0] ** 2 for order in (0, 1)
+    )
     powers = [[power_eigenvalue(d, k, degree) for k in range(TERMS + 1)] for degree in range(degrees)]
     value, slope = np.zeros(TERMS + 1), np.zeros(TERMS + 1)
     value[:-1] = f

@@ -18,7 +18,7 @@ import numpy as np
 from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.gaussian.matrices import total_derivative
+from widthwise.gaussian.pair import line_derivative
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.figures import only_ticks
@@ -100,7 +100,7 @@ def _two_layers(width: int, seed: int) -> tuple[Claim, ...]:
     net = deep_network(width)
     th = theory(net, X, order=1, tensors=["K", "V", "G1"], layers="all")
     K, V, G1 = (th[name].values.reshape(3) for name in ("K", "V", "G1"))
-    bend = total_derivative(net.activation, 0, 0, 4, *[K[1] ** 0.5] * 2)
+    bend = line_derivative(net.activation, 0, 0, 4, *[K[1] ** 0.5] * 2)
     mean_kernel = G1[2] + net.C_W[2] * 9.0 * V[1] * bend / 24.0
     own = net.C_W[2] ** 2 * (_fourth_moment(net, K[1]) - float(expectation(net.activation, K[1]).value) ** 2)
     count = max(DEEP_WEIGHTS // (20 * width**2) // BLOCKS, 4) * BLOCKS

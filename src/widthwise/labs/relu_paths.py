@@ -35,7 +35,7 @@ from widthwise.special.relu_paths import (
 )
 
 HIDDEN, FEATURES = 3, 3
-NETWORKS, BLOCKS, KERNELS = 16_000, 20, 1_000
+NETWORKS, BLOCKS, KERNEL_NETWORKS = 16_000, 20, 1_000
 X = np.array([[1.0, -0.6, 0.8], [-0.9, 0.1, -1.1]])
 U = np.array([0.0, 1.0, 0.0])
 UNIFORM_KURTOSIS = 1.8
@@ -143,7 +143,7 @@ def _gated_kernels(net: MLP, key, points):
 def _largest(width: int, seed: int) -> tuple[Claim, ...]:
     points = np.random.default_rng(5).normal(size=(POINTS, FEATURES))
     points /= np.linalg.norm(points, axis=1, keepdims=True)
-    K = _gated_kernels(MLP([FEATURES, width, 1], "relu"), seed, KERNELS, points)
+    K = _gated_kernels(MLP([FEATURES, width, 1], "relu"), seed, KERNEL_NETWORKS, points)
     gram = np.clip(points @ points.T, -1.0, 1.0)
     C_0 = float(np.linalg.eigvalsh(gram * (math.pi - np.arccos(gram)) / (2 * math.pi))[-1])
     R = float(np.linalg.eigvalsh(gram)[-1]) / width

@@ -17,7 +17,7 @@ from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
-from widthwise.criticality.phase_grid import PHASES, critical_line
+from widthwise.criticality.phase_grid import PHASE_NAMES, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, plain
 from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
@@ -149,7 +149,7 @@ def plot_phase(diagram: xr.Dataset, net: MLP | None = None) -> Figure:
     if "chi_perp" not in diagram or diagram["chi_perp"].ndim != 2 or min(diagram["chi_perp"].shape) < 2:
         raise InvalidInput("diagram", f"{dict(diagram.sizes)}", "a Dataset of phase_diagram on at least a 2 × 2 grid")
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
-    phase = np.array([[PHASES.index(str(name)) for name in row] for row in diagram["phase"].values])
+    phase = np.array([[PHASE_NAMES.index(str(name)) for name in row] for row in diagram["phase"].values])
     with look():
         figure, (axis,) = panels(1, 1, 5.2, 3.8)
         colours: Any = {"cmap": ListedColormap(_SHADES), "norm": BoundaryNorm(np.arange(-0.5, 4.5), 4)}
@@ -179,7 +179,7 @@ def _contours(axis: Axes, diagram: xr.Dataset) -> None:
 
 def _name_phases(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray) -> None:
     """The word of each phase, deep inside its region."""
-    for index, name in enumerate(PHASES):
+    for index, name in enumerate(PHASE_NAMES):
         inside = np.pad(phase == index, 1)
         depth = np.asarray(distance_transform_edt(inside))[1:-1, 1:-1]
         if depth.max(initial=0.0) < 2.0:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import NAMES, Activation, activation, evaluate, resolve
+from widthwise.activations import ACTIVATION_NAMES, Activation, activation, evaluate, resolve
 
 _PROBE_POINTS = np.concatenate([np.linspace(-7.3, 7.1, 61), [-1e-3, 1e-3]])
 #: Functions of jax.nn that are no built-ins of widthwise, and where they or a derivative jump.
@@ -59,7 +59,7 @@ def identify(function: Callable, candidates: Iterable[Any] = ()) -> Activation |
     values = _probed(function)
     if values is None:
         return None
-    for name in NAMES:
+    for name in ACTIVATION_NAMES:
         if name != "leaky_relu" and np.allclose(values, _built_in(name), rtol=1e-13, atol=1e-14):
             return resolve(name)
     slope = float(-np.asarray(function(jnp.asarray([-1.0])))[0])

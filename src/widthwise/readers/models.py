@@ -146,11 +146,11 @@ def model_ntk(model: Any, X: Any, net: MLP | None = None) -> xr.Dataset:
     (11.0, 11.0)
     """
     layers, net, X = load_model(model, X, net)
-    H, Theta = _tangent_kernels(layers, net, X)
+    H, Theta = _model_tangent_kernels(layers, net, X)
     return label({"H": (("output", "a", "output_", "b"), H), "Theta": (("a", "b"), Theta)}, net, kind="model_ntk")
 
 
-def _tangent_kernels(layers: list[Weights], net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _model_tangent_kernels(layers: list[Weights], net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ĥ on (output, a, output_, b), and Θ."""
     size = net.widths[-1] * len(X)
     require_memory(8 * 4 * size**2, f"an NTK of {size} × {size} entries", "Take fewer inputs.")
@@ -238,7 +238,7 @@ def hessian_spectrum(
 
     key = jax.random.key(check_integer("seed", seed, 0))
     rule = lanczos_density(hessian_product(loss, jnp.zeros(count)), count, steps=steps, probes=probes, key=key)
-    H, Theta = _tangent_kernels(layers, net, X)
+    H, Theta = _model_tangent_kernels(layers, net, X)
     size = len(X) * net.widths[-1]
     variables = {
         "node": (("probe", "step"), rule.node),

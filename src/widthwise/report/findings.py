@@ -20,7 +20,7 @@ from widthwise.experiments.outputs import descent_paths
 from widthwise.experiments.training.train import train
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.arguments import check_data
-from widthwise.inference.corrections import TRAINING, at_output, require_tensors
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output, require_tensors
 from widthwise.inference.labelled import joint_flow
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.inference.trained.clock import Clock
@@ -176,12 +176,12 @@ def learning_curves(
     """
     X, y, tests = check_data(net, X_train, y_train, X_test)
     steps = np.asarray(steps, int)
-    require_tensors(net, len(X) + len(tests), TRAINING)
+    require_tensors(net, len(X) + len(tests), TRAINING_TENSORS)
     Theta = kernel_flow(net, X, last_only=True).Theta
     assert Theta is not None
     spectrum = Spectrum.of(Theta[0])
     spectrum.check(GradientDescent(learning_rate), Theta[0], X)
-    flow = joint_flow(net, X, tests, TRAINING)
+    flow = joint_flow(net, X, tests, TRAINING_TENSORS)
     basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
     found = [moments_at_tests(basis, Clock.of(GradientDescent(learning_rate, int(k)))) for k in steps]
     mean = np.stack([zero.mean + one.mean / net.n for zero, one in found])

@@ -14,7 +14,7 @@ from widthwise.activations import Activation
 from widthwise.flow.kernels.equal_layers import EqualLayers, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import InputTables
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
-from widthwise.gaussian.matrices import closed_pair
+from widthwise.gaussian.pair import closed_pair
 from widthwise.network import Network
 
 

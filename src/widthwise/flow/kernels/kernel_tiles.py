@@ -14,7 +14,7 @@ from widthwise.flow.kernels.diagonal_flow import Diagonal, closed_pair_of
 from widthwise.flow.kernels.equal_layers import EqualLayers, over_equal, runs_of
 from widthwise.flow.kernels.layer_series import LayerSeries
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
-from widthwise.gaussian.matrices import closed_pair
+from widthwise.gaussian.pair import closed_pair
 from widthwise.network import Network
 
 

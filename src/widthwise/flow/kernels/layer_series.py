@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.gaussian.hermite import CUTS, LONG, SHORT, HermiteTable, series, table
-from widthwise.gaussian.pair import TOLERANCE, generic_pair
+from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
+from widthwise.gaussian.pair import SERIES_TOLERANCE, generic_pair
 
 
 @dataclass
@@ -23,10 +23,10 @@ class InputTables:
     made: dict[tuple[int, int], HermiteTable] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock, repr=False)
 
-    def get(self, order: int, terms: int = SHORT) -> HermiteTable:
+    def get(self, order: int, terms: int = SHORT_SERIES) -> HermiteTable:
         with self.lock:
             if (order, terms) not in self.made:
-                self.made[order, terms] = table(self.activation, order, self.K, terms)
+                self.made[order, terms] = hermite_table(self.activation, order, self.K, terms)
             return self.made[order, terms]
 
     def error(self, with_slopes: bool) -> float:
@@ -60,10 +60,10 @@ class LayerSeries:
         coefficients = (f.coefficients[a, :terms].T[:, :, None], g.coefficients[b, :terms].T[:, None, :])
         value = np.array(series(*coefficients, rho))
         self.routes.add("Hermite series")
-        if bound > TOLERANCE:
+        if bound > SERIES_TOLERANCE:
             scale = np.sqrt(np.outer(f.norm[a], g.norm[b]))
             left = np.abs(rho) ** terms * np.outer(f.tails[terms][a], g.tails[terms][b])
-            i, j = np.nonzero(left > TOLERANCE * scale)
+            i, j = np.nonzero(left > SERIES_TOLERANCE * scale)
             refined = generic_pair(
                 self.rows.activation, order, order, self.rows.K[a][i], K_ab[i, j], self.columns.K[b][j]
             )
@@ -75,16 +75,16 @@ class LayerSeries:
 
     def _enough_terms(self, order: int, largest: float, a: slice, b: slice):
         """Tables and the smallest cut that holds the tolerance for the whole tile, or the longest there is."""
-        for available in (SHORT, LONG):
+        for available in (SHORT_SERIES, LONG_SERIES):
             f, g = self.rows.get(order, available), self.columns.get(order, available)
             scale = np.sqrt(f.norm[a].min() * g.norm[b].min())
             for terms in CUTS:
                 if terms > available:
                     break
                 bound = largest**terms * f.tails[terms][a].max() * g.tails[terms][b].max() / max(scale, 1e-300)
-                if bound <= TOLERANCE:
+                if bound <= SERIES_TOLERANCE:
                     return f, g, terms, float(bound)
-        return f, g, LONG, float(bound)
+        return f, g, LONG_SERIES, float(bound)
 
 
 @jax.jit

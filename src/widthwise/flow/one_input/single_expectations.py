@@ -19,11 +19,10 @@ import numpy as np
 from numpy.polynomial.hermite_e import herme2poly
 
 from widthwise.activations import Activation, evaluate, intervals, jet
-from widthwise.activations.resolution import NODES
+from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment
 from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number
-from widthwise.gaussian.four_point.grids import Grid, smooth_grid, trapezoidal
-from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE
+from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE, Grid, smooth_grid, trapezoidal
 
 #: Kernels up to 4^j share the grid of j, from this j on.
 LOWEST_BAND = -2
@@ -110,7 +109,7 @@ class Panels:
     """
 
     edges: np.ndarray
-    count: int = NODES
+    count: int = PANEL_NODES
 
     @property
     def nodes(self) -> int:

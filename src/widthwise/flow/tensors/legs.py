@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.gaussian.matrices import pair_matrix, total_derivative
-from widthwise.gaussian.pair import is_parallel
+from widthwise.gaussian.pair import is_parallel, line_derivative, pair_matrix
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _join(activation: Activation, p: int, K: np.ndarray, matrices: list[np.ndarr
             continue  # every leg exists by itself
         for i, j in zip(a, b, strict=True):
             sign = -1.0 if K[i, j] < 0 else 1.0
-            whole = total_derivative(activation, p, p, order, scale[i], sign * scale[j])
+            whole = line_derivative(activation, p, p, order, scale[i], sign * scale[j])
             for place in places:
                 matrices[place][i, j] = 0.0
             matrices[places[0]][i, j] = 0.5 * whole

@@ -20,8 +20,8 @@ from widthwise.flow.tensors.tensor_rules import LayerStep
 
 #: All index orders of four sorted inputs: row, then the place of a, b, c, d.
 ORDERS = np.array(list(permutations(range(4))))
-_ROW_OF_ORDER = {tuple(int(k) for k in order): row for row, order in enumerate(ORDERS)}
-_EXCHANGED = np.array([_ROW_OF_ORDER[c, d, a, b] for a, b, c, d in ORDERS.tolist()])
+ROW_OF_ORDER = {tuple(int(k) for k in order): row for row, order in enumerate(ORDERS)}
+_EXCHANGED = np.array([ROW_OF_ORDER[c, d, a, b] for a, b, c, d in ORDERS.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class PlacedTensor:
         """The tensor at these letters, over (rows, quadruples); see `tensor_rules.entries`."""
         places = self.listed.places[:, ["abcd".index(letter) for letter in indices]]
         if len(set(places[0].tolist())) == 4:
-            return self.orders[np.array([_ROW_OF_ORDER[tuple(row)] for row in places.tolist()])]
+            return self.orders[np.array([ROW_OF_ORDER[tuple(row)] for row in places.tolist()])]
         for equal in equal_entries(self.name, places):
             for pattern in FACES[self.name]:
                 if fits(pattern, equal):

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.gaussian.four_point.families import Layout, layout
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
 from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, last_edge
-from widthwise.gaussian.four_point.parity import Layout, layout
-from widthwise.gaussian.four_point.planes import DEGREES, PlaneSeries
+from widthwise.gaussian.four_point.planes import PLANE_DEGREES, PlaneSeries, straight_moments
 from widthwise.gaussian.four_point.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
 #: Lists are multiples of all.
-PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 128: 1 << 8}
+QUADRUPLE_PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 128: 1 << 8}
 #: Tables up to this degree are made for all planes at once: those that grow are compiled for again and again.
 EVERY_PLANE = 128
 
@@ -46,7 +46,7 @@ class _Placed(NamedTuple):
 
 
 class AcceleratedSeries:
-    """`PlaneSeries` of a smooth activation for lists of one length, a multiple of all `PIECES`."""
+    """`PlaneSeries` of a smooth activation for lists of one length, a multiple of all `QUADRUPLE_PIECES`."""
 
     def __init__(self, series: PlaneSeries):
         self.series, self.rho = series, jnp.asarray(series.rho)
@@ -58,7 +58,7 @@ class AcceleratedSeries:
         place, few = _locate(self.rho, quads)
         count = quads.shape[0], len(self.series.placed)
         found = Found(jnp.zeros(count), jnp.zeros(count), ~few)
-        for start, degrees in zip((0, *DEGREES), DEGREES, strict=False):
+        for start, degrees in zip((0, *PLANE_DEGREES), PLANE_DEGREES, strict=False):
             tables = self._tables(start, degrees, quads, place, found.unfinished)
             here = self.placed[degrees][1]
             laid, column = layout(self.series.placed, tables.parity)
@@ -71,7 +71,7 @@ class AcceleratedSeries:
 
     def _tables(self, start: int, degrees: int, quads: Any, place: Geometry, unfinished: Any) -> PlaneTables:
         every = degrees <= EVERY_PLANE
-        only = None if every else np.asarray(_wanted(self.rho, quads, place.pairing, unfinished))
+        only = None if every else np.asarray(_planes_left(self.rho, quads, place.pairing, unfinished))
         tables = self.series.tables(start, degrees, only)
         if degrees not in self.placed or self.placed[degrees][0] is not tables:
             self.placed[degrees] = tables, _Placed.of(tables)
@@ -86,7 +86,7 @@ def _locate(rho, quads) -> tuple[Geometry, Any]:
 
 
 @jax.jit
-def _wanted(rho, quads, pairing, unfinished):
+def _planes_left(rho, quads, pairing, unfinished):
     """Planes (inputs, inputs) that unfinished quadruples need."""
     first, second = planes_of(jnp.arange(rho.size).reshape(rho.shape), quads, pairing)
     return jnp.zeros(rho.size, bool).at[first].max(unfinished).at[second].max(unfinished).reshape(rho.shape)
@@ -94,11 +94,8 @@ def _wanted(rho, quads, pairing, unfinished):
 
 @jax.jit
 def _fill_few(plane, two, one, quads, few, found: Found) -> Found:
-    """Quadruples of one or two different inputs, straight from the moments of the planes."""
-    w, x, y, z = quads.T
-    kind = jnp.where(y == w, 0, jnp.where(x == w, 1, 2))
-    straight = jnp.where((w == z)[:, None], one[w], two[plane[w, z], kind])
-    values = jnp.where(few[:, None], straight, found.values)
+    """Quadruples of one or two different inputs."""
+    values = jnp.where(few[:, None], straight_moments(plane, two, one, quads), found.values)
     return found._replace(values=values, errors=jnp.where(few[:, None], 1e-13 * jnp.abs(values), found.errors))
 
 
@@ -114,7 +111,7 @@ def _add(laid: Layout, edges, column, tables: _Placed, tolerance, quads, place: 
     last = jnp.where(found.unfinished, last, 0)
     order = jnp.argsort(-last)
     where = Where(*(field[order] for field in Where.of(first, second, place, jnp.asarray(edges)[last])))
-    sums, length = (jnp.zeros((len(quads), len(laid.first))),) * 2, PIECES[edges[0]]
+    sums, length = (jnp.zeros((len(quads), len(laid.first))),) * 2, QUADRUPLE_PIECES[edges[0]]
     for start, block in zip(edges, tables.blocks, strict=False):
         piece = partial(_add_piece, laid, length, float(start), block, where)
         sums = jax.lax.fori_loop(0, -(-jnp.count_nonzero(where.until > start) // length), piece, sums)

@@ -11,15 +11,14 @@ from widthwise.activations import Activation, evaluate, require_derivatives, req
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
-from widthwise.gaussian.four_point.grids import trapezoidal
 from widthwise.gaussian.four_point.orthants import orthant_route
 from widthwise.gaussian.four_point.planes import plane_route
 from widthwise.gaussian.four_point.sampling import sample_route
-from widthwise.gaussian.quadrature import check_tails
+from widthwise.gaussian.quadrature import check_tails, trapezoidal
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
 _ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
-METHODS = ("auto", "planes", "orthants", "sample")
+FOUR_POINT_METHODS = ("auto", "planes", "orthants", "sample")
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ def four_point(
     >>> result.full(0, 0, 0, 0)[0, 0, 1, 1].round(9)          # K_aa K_bb + 2 K_ab² by Wick's theorem
     np.float64(2.5)
     """
-    if method not in METHODS:
-        raise UnknownName.of("method", method, METHODS)
+    if method not in FOUR_POINT_METHODS:
+        raise UnknownName.of("method", method, FOUR_POINT_METHODS)
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
     require_functions(activation, highest, "families", "four-point expectations at coinciding inputs")
@@ -85,16 +84,20 @@ def four_point(
         check_fourth_moments(activation, K, highest)
     if method == "orthants" or (method == "auto" and linear is not None):
         if linear is None:
-            raise UnknownName.of("method", method, [m for m in METHODS if m != "orthants"], " for this activation")
-        values = orthant_route(activation.closed, K, placed)
-        errors = np.broadcast_to(_orthant_error(K) * np.abs(values).max(axis=0), values.shape)
-        return FourPoint(len(K), placed, values, errors, "orthants")
-    if method in ("auto", "planes"):
-        found = plane_route(activation, K, placed, tolerance, progress)
-        if found is not None:
-            return _improved(
-                FourPoint(len(K), placed, found[0], found[1], "Hermite planes"), activation, K, tolerance, method
+            raise UnknownName.of(
+                "method", method, [m for m in FOUR_POINT_METHODS if m != "orthants"], " for this activation"
             )
+        values = orthant_route(activation.closed, K, placed)
+        square = np.outer(np.diag(K), np.diag(K))
+        apart = 1.0 - np.divide(K * K, square, out=np.zeros_like(K), where=square > 0.0)
+        error = _ORTHANT_ERROR_CLOSE if np.any((apart > 1e-12) & (apart < _CLOSE)) else _ORTHANT_ERROR
+        errors = np.broadcast_to(error * np.abs(values).max(axis=0), values.shape)
+        return FourPoint(len(K), placed, values, errors, "orthants")
+    found = plane_route(activation, K, placed, tolerance, progress) if method != "sample" else None
+    if found is not None:
+        result = FourPoint(len(K), placed, *found, "Hermite planes")
+        accurate = method == "planes" or result.error <= 10.0 * tolerance
+        return result if accurate else _improved(result, activation, K)
     if method == "planes":
         raise InvalidInput(
             "method",
@@ -106,22 +109,14 @@ def four_point(
     return FourPoint(len(K), placed, values, errors, "low-discrepancy sample")
 
 
-def _improved(result: FourPoint, activation, K: np.ndarray, tolerance: float, method: str) -> FourPoint:
+def _improved(result: FourPoint, activation: Activation, K: np.ndarray) -> FourPoint:
     """Where the planes did not reach the tolerance, take the sample's value if its error is smaller."""
-    if method == "planes" or result.error <= 10.0 * tolerance:
-        return result
     values, errors = sample_route(activation, K, result.placed)
     better = errors < result.errors
     if not better.any():
         return result
     values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
     return FourPoint(result.inputs, result.placed, values, errors, "Hermite planes and low-discrepancy sample")
-
-
-def _orthant_error(K: np.ndarray) -> float:
-    square = np.outer(np.diag(K), np.diag(K))
-    apart = 1.0 - np.divide(K * K, square, out=np.zeros_like(K), where=square > 0.0)
-    return _ORTHANT_ERROR_CLOSE if np.any((apart > 1e-12) & (apart < _CLOSE)) else _ORTHANT_ERROR
 
 
 def check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:

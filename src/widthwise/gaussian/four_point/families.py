@@ -3,6 +3,10 @@
 A family is the orders of the derivatives, ⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ (theory §4). Values are kept once
 for each sorted quadruple of inputs w ≤ x ≤ y ≤ z, with one column for each distinct assignment of the orders to the
 four places; a full tensor is read from them in any index order.
+
+Where σ is odd or even, σ^(p) σ^(q) has only degrees of the parity of p + q. Orders of derivatives on four inputs that
+add up to an even number put types of one parity on both planes. Even degrees are then summed over the types of even
+p + q, odd degrees over the others, a row of types each; otherwise a single row has all types at all degrees.
 """
 
 from __future__ import annotations
@@ -10,23 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations_with_replacement, permutations
-from math import comb
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 Orders = tuple[int, ...]
+TypeRows = tuple[tuple[int, ...], ...]
 
-FAMILIES: tuple[Orders, ...] = (
-    (0, 0, 0, 0),
-    (0, 0, 1, 1),
-    (1, 1, 1, 1),
-    (2, 1, 1, 0),
-    (2, 2, 1, 1),
-    (3, 1, 1, 1),
-)
+FAMILIES: tuple[Orders, ...] = ((0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1), (2, 1, 1, 0), (2, 2, 1, 1), (3, 1, 1, 1))
 PERMUTATIONS = tuple(permutations(range(4)))
+#: The three ways to split four places into two planes.
+PAIRINGS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2))
 
 
 def assignments(families: tuple[Orders, ...]) -> tuple[Orders, ...]:
@@ -45,6 +45,50 @@ def pair_types(placed: tuple[Orders, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found))
 
 
+@lru_cache(maxsize=64)
+def type_rows(placed: tuple[Orders, ...], parity: bool) -> TypeRows:
+    """Numbers of the types, a row for all degrees or one for even and one for odd degrees, of the same length.
+
+    >>> type_rows(((0, 0, 1, 1), (0, 1, 0, 1), (1, 0, 0, 1)), True)         # of (0, 0), (0, 1), (1, 0), (1, 1)
+    ((0, 3), (1, 2))
+    """
+    types = pair_types(placed)
+    rows = [[number for number, pair in enumerate(types) if sum(pair) % 2 == odd] for odd in (0, 1)]
+    if not parity or any(sum(orders) % 2 for orders in placed) or not all(rows):
+        return (tuple(range(len(types))),)
+    # a shorter row is filled up with its last type, which nothing reads again
+    length = max(map(len, rows))
+    return tuple((*row, *[row[-1]] * (length - len(row))) for row in rows)
+
+
+class Layout(NamedTuple):
+    """For each assignment its types on the two planes of the first pairing, and the rows of types."""
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    rows: TypeRows
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Where each assignment stands among products of all types of a row, one row after the other."""
+        pairs = [(a, b) for row in self.rows for a in row for b in row]
+        return np.array([pairs.index(pair) for pair in zip(self.first, self.second, strict=True)])
+
+
+@lru_cache(maxsize=64)
+def layout(placed: tuple[Orders, ...], parity: bool) -> tuple[Layout, np.ndarray]:
+    """The layout of the first pairing, and for each pairing which of its columns an assignment has.
+
+    All ways to place the orders of a family are there, so that another pairing has the same pairs in another order.
+    """
+    where = {pair: number for number, pair in enumerate(pair_types(placed))}
+    found = [[(where[o[a], o[b]], where[o[c], o[d]]) for o in placed] for a, b, c, d in PAIRINGS]
+    number = {pair: column for column, pair in enumerate(found[0])}
+    first, second = zip(*found[0], strict=True)
+    column = np.array([[number[pair] for pair in pairing] for pairing in found])
+    return Layout(first, second, type_rows(placed, parity)), column
+
+
 @dataclass(frozen=True)
 class Quadruples:
     """Sorted quadruples of N inputs, and for every (a, b, c, d) where its sorted form stands and how it was sorted."""
@@ -55,14 +99,6 @@ class Quadruples:
     def sorted(self) -> np.ndarray:
         """(count, 4) indices w ≤ x ≤ y ≤ z in lexicographic order."""
         return np.array(list(combinations_with_replacement(range(self.inputs), 4)), dtype=np.int32).reshape(-1, 4)
-
-    def __len__(self) -> int:
-        return comb(self.inputs + 3, 4)
-
-    @cached_property
-    def distinct(self) -> np.ndarray:
-        """How many different inputs each sorted quadruple holds."""
-        return 1 + np.count_nonzero(np.diff(self.sorted, axis=1), axis=1)
 
     @cached_property
     def lookup(self) -> tuple[jax.Array, jax.Array]:

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: The three ways to split four places into two planes.
-PAIRINGS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2))
+from widthwise.gaussian.four_point.families import PAIRINGS
 
 
 class Geometry(NamedTuple):

@@ -8,19 +8,19 @@ orthant probabilities: elementary up to three inputs, a one-dimensional integral
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from widthwise.activations.closed_forms import PARALLEL, homogeneous
-from widthwise.gaussian.four_point.families import Orders, quadruples
+from widthwise.activations.closed_forms import PARALLEL_SHARE, homogeneous
+from widthwise.gaussian.four_point.families import PAIRINGS, Orders, quadruples
 
 _TWO_PI = 2.0 * np.pi
 #: Panels in x = √(1−t) for Plackett's integral, closing in on the end where near-degenerate inputs are felt.
 _EDGES = np.array([0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.05, 0.2, 0.5, 1.0])
 #: Added to each variance, so that rounding cannot make a degenerate matrix indefinite.
 _JITTER = 4 * np.finfo(float).eps
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_PLACKETT_NODES, _PLACKETT_WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def orthant_route(closed, K: np.ndarray, placed: tuple[Orders, ...]) -> np.ndarray:
@@ -28,7 +28,10 @@ def orthant_route(closed, K: np.ndarray, placed: tuple[Orders, ...]) -> np.ndarr
     slopes = homogeneous(closed)
     assert slopes is not None
     quads = quadruples(len(K)).sorted
-    line, sign, scale = _lines(K)
+    # for each input: the first input parallel to it, its sign along that line, and its scale √K
+    scale, square = np.sqrt(np.diag(K)), np.outer(np.diag(K), np.diag(K))
+    line = np.argmax(square - K * K <= PARALLEL_SHARE * square, axis=1)
+    sign = np.where(K[np.arange(len(K)), line] < 0.0, -1.0, 1.0)
     correlation = K / np.maximum(np.outer(scale, scale), 1e-300)
     members = line[quads]  # which line each of the four inputs lies on
     values = np.zeros((len(quads), len(placed)))
@@ -38,23 +41,11 @@ def orthant_route(closed, K: np.ndarray, placed: tuple[Orders, ...]) -> np.ndarr
         lead = np.unique(shape)
         place = np.searchsorted(lead, shape)
         chosen = quads[rows][:, lead]
-        small = correlation[chosen[:, :, None], chosen[:, None, :]] * (
-            sign[chosen][:, :, None] * sign[chosen][:, None, :]
-        )
-        index = np.arange(len(lead))
-        small[:, index, index] = 1.0 + _JITTER
+        along = sign[chosen]
+        small = correlation[chosen[:, :, None], chosen[:, None, :]] * (along[:, :, None] * along[:, None, :])
+        small[:, range(len(lead)), range(len(lead))] = 1.0 + _JITTER
         values[rows] = _by_signs(slopes, small, place, sign[quads[rows]], scale[quads[rows]], placed)
     return values
-
-
-def _lines(K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each input: the first input parallel to it, its sign along that line, and its scale √K."""
-    scale = np.sqrt(np.diag(K))
-    square = np.outer(np.diag(K), np.diag(K))
-    parallel = square - K * K <= PARALLEL * square
-    line = np.argmax(parallel, axis=1)
-    sign = np.where(K[np.arange(len(K)), line] < 0.0, -1.0, 1.0)
-    return line, sign, scale
 
 
 def _by_signs(slopes, correlation, place, sign, scale, placed) -> np.ndarray:
@@ -68,7 +59,7 @@ def _by_signs(slopes, correlation, place, sign, scale, placed) -> np.ndarray:
         slope = np.prod(np.where(direction > 0, positive, negative), axis=1)
         if not slope.any():
             continue
-        moments = Moments(correlation * np.outer(along, along))
+        moments = _TruncatedMoments(correlation * np.outer(along, along))
         for column, orders in enumerate(placed):
             linear = [k for k in range(4) if power - orders[k] == 1]
             powers = tuple(int(np.sum(place[linear] == n)) for n in range(lines))
@@ -77,7 +68,7 @@ def _by_signs(slopes, correlation, place, sign, scale, placed) -> np.ndarray:
     return total
 
 
-class Moments:
+class _TruncatedMoments:
     """Truncated moments under many correlation matrices (quadruples, n, n) at once, each computed once.
 
     Extended precision where the machine has it: next to degenerate inputs the terms are far larger than their sum.
@@ -106,7 +97,7 @@ class Moments:
     def _compute(self, inputs, zeros, powers) -> np.ndarray:
         K = self.given(tuple(sorted(zeros)))
         if not any(powers):
-            return orthant_probability(K[:, list(inputs)][:, :, list(inputs)])
+            return _orthant_probability(K[:, list(inputs)][:, :, list(inputs)])
         first = next(k for k, power in enumerate(powers) if power)
         lowered = tuple(power - (k == first) for k, power in enumerate(powers))
         total = np.zeros(len(K), K.dtype)
@@ -123,51 +114,47 @@ class Moments:
         return total
 
 
-def orthant_probability(K: np.ndarray) -> np.ndarray:
+def _orthant_probability(K: np.ndarray) -> np.ndarray:
     """P(all z_i > 0) for up to four jointly Gaussian z, one covariance matrix a row."""
     count = K.shape[1]
     if count == 0:
         return np.ones(len(K))
     if count <= 3:
-        pairs = [(i, j) for i in range(count) for j in range(i)]
-        angles = sum((_arcsine(K, i, j) for i, j in pairs), np.zeros(len(K), K.dtype))
-        return {1: 0.5, 2: 0.25, 3: 0.125}[count] + angles / (_TWO_PI * {1: 1.0, 2: 1.0, 3: 2.0}[count])
+        angles = np.zeros(len(K), K.dtype)
+        for i, j in combinations(range(count), 2):
+            # arcsin of a correlation from the determinant, which keeps its digits next to ±1
+            determinant = np.maximum(K[:, i, i] * K[:, j, j] - K[:, i, j] ** 2, 0.0)
+            angles += np.arctan2(K[:, i, j], np.sqrt(determinant))
+        return 0.5**count + angles / (_TWO_PI * (2.0 if count == 3 else 1.0))
     scale = np.sqrt(K[:, range(count), range(count)])
-    return _four(np.clip(K / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0).astype(float))
+    return _four_positive(np.clip(K / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0).astype(float))
 
 
-def _arcsine(K: np.ndarray, i: int, j: int) -> np.ndarray:
-    """arcsin of a correlation from the determinant, which keeps its digits next to ±1."""
-    determinant = np.maximum(K[:, i, i] * K[:, j, j] - K[:, i, j] ** 2, 0.0)
-    return np.arctan2(K[:, i, j], np.sqrt(determinant))
-
-
-def _four(R: np.ndarray) -> np.ndarray:
+def _four_positive(R: np.ndarray) -> np.ndarray:
     """Plackett: switch on the correlations between two pairs as t runs from 0 to 1.
 
     dP/dt = Σ_{i,j across} ρ_ij φ₂(0, 0; tρ_ij) P(z_k, z_l > 0 | z_i = z_j = 0), with t = 1 − x².
     """
-    pairings = np.array([(0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2)])
+    pairings = np.array(PAIRINGS)
     across = np.stack([np.sum(R[:, [p[0], p[1]]][:, :, [p[2], p[3]]] ** 2, axis=(1, 2)) for p in pairings])
     order = pairings[np.argmin(across, axis=0)]
     R = np.take_along_axis(np.take_along_axis(R, order[:, :, None], axis=1), order[:, None, :], axis=2)
     start = (0.25 + np.arcsin(R[:, 0, 1]) / _TWO_PI) * (0.25 + np.arcsin(R[:, 2, 3]) / _TWO_PI)
     total = np.zeros(len(R))
     for low, high in pairwise(_EDGES):
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        for node, weight in zip(_PLACKETT_NODES, _PLACKETT_WEIGHTS, strict=True):
             x = 0.5 * (low + high) + 0.5 * (high - low) * node
-            total += (high - low) * weight * x * _rate(R, 1.0 - x * x, x * x * (2.0 - x * x))
+            total += (high - low) * weight * x * _plackett_rate(R, 1.0 - x * x, x * x * (2.0 - x * x))
     return start + total
 
 
-def _rate(R: np.ndarray, t: float, rest: float) -> np.ndarray:
+def _plackett_rate(R: np.ndarray, t: float, rest: float) -> np.ndarray:
     """dP/dt; `rest` is 1 − t², kept apart for its digits."""
     total = np.zeros(len(R))
     for i, j in product((0, 1), (2, 3)):
         k, m = 1 - i, 5 - j
         across = R[:, i, j]
-        free = 1.0 - across**2 + rest * across**2  # 1 − t²ρ_ij²
-        free = np.maximum(free, 1e-300)
+        free = np.maximum(1.0 - across**2 + rest * across**2, 1e-300)  # 1 − t²ρ_ij²
         ki, kj, mi, mj = R[:, k, i], t * R[:, k, j], t * R[:, m, i], R[:, m, j]
         c = t * across
         # covariance of (k, m) given z_i = z_j = 0

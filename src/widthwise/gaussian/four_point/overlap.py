@@ -14,10 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.gaussian.four_point.families import Orders
+from widthwise.gaussian.four_point.families import Layout, Orders, layout
 from widthwise.gaussian.four_point.geometry import Geometry, library
-from widthwise.gaussian.four_point.harmonics import turn
-from widthwise.gaussian.four_point.parity import Layout, layout
 from widthwise.gaussian.four_point.tables import PlaneTables
 
 
@@ -31,13 +29,13 @@ def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
 
 #: Degrees end where the bound on the others is below this share of the tolerance. Averages over trained networks divide
 #: by small eigenvalues of Θ, and what is left out here is enlarged there.
-MARGIN = 0.1
+TOLERANCE_SHARE = 0.1
 
 
 def last_edge(left: Any, tolerance: float) -> tuple[Any, Any]:
     """The first edge at which `bounds` are small enough, the last one if none is; and the bound there, as a column."""
     xp = library(left)
-    enough = left[:, 1:] <= MARGIN * tolerance
+    enough = left[:, 1:] <= TOLERANCE_SHARE * tolerance
     last = xp.where(enough.any(axis=1), xp.argmax(enough, axis=1) + 1, left.shape[1] - 1)
     return last, xp.take_along_axis(left, last[:, None], axis=1)
 
@@ -101,8 +99,9 @@ def add_block(laid: Layout, values, change, block, start, where: Where):
     trig = [(xp.cos(angle), xp.sin(angle)) for angle in angles]
 
     def plane(parts, numbers, trig, parity, to_even, to_odd):
+        cosine, sine = (part[:, numbers] for part in parts)
         cos, sin = (a[parity][:, :, None] for a in trig)
-        turned = turn(parts[0][:, numbers], parts[1][:, numbers], cos, sin)
+        turned = cosine * cos - sine * sin, cosine * sin + sine * cos  # u = O(θ)v, given cos mθ and sin mθ
         return (
             (part.reshape(rows, -1, half) @ matrix).reshape(part.shape)
             for part, matrix in zip(turned, (to_even, to_odd), strict=True)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.devices import by_device, on_all_cores
 from widthwise.gaussian.four_point.families import Orders, quadruples
-from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
+from widthwise.gaussian.four_point.geometry import Geometry, geometry, library, planes_of
+from widthwise.gaussian.four_point.harmonics import DEGREE_BLOCK
 from widthwise.gaussian.four_point.overlap import bounds, last_edge, overlaps
-from widthwise.gaussian.four_point.tables import BLOCK, PlaneTables, joined, plane_tables, resolved
+from widthwise.gaussian.four_point.tables import PlaneTables, joined, plane_tables, resolved
 
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
-DEGREES = (32, 64, 128, 256)
+PLANE_DEGREES = (32, 64, 128, 256)
 #: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
 #: series converges slowly, and planes are integrated one by one. Sharp ones of more inputs are left to the sample.
 SLOW_DEGREES, MOST_SHARP = 64, 8
 #: Kept tables are made for all planes once this share of them is wanted.
-SOME = 0.3
+SHARE_FOR_ALL = 0.3
 #: Quadruples that are summed at a time, on a processor and on an accelerator.
-CHUNKS = {"cpu": 256, "gpu": 1 << 15}
+QUADRUPLES_AT_ONCE = {"cpu": 256, "gpu": 1 << 15}
 #: With no more of them than this the sums take less time than compiling them would.
-FEW = 1 << 11
+FEW_QUADRUPLES = 1 << 11
 
 
 def plane_route(
@@ -73,18 +74,28 @@ class PlaneSeries:
         errors = np.zeros(values.shape)
         distinct = 1 + np.count_nonzero(np.diff(quads, axis=1), axis=1)
         left, small = np.flatnonzero(distinct > 2), np.flatnonzero(distinct <= 2)
-        task = _Task(self.tolerance, self.slow, progress or (lambda share: None), len(left))
+        total = len(left)
         # quadruples of one or two inputs need no series at all
-        schedule = (SLOW_DEGREES,) if self.slow else DEGREES
-        schedule = schedule if len(left) else (BLOCK,)
+        schedule = (SLOW_DEGREES,) if self.slow else PLANE_DEGREES
+        schedule = schedule if len(left) else (DEGREE_BLOCK,)
         where = geometry(self.rho, quads[left])
         for start, degrees in zip((0, *schedule), schedule, strict=False):
-            only = None if len(small) else _wanted(len(self.K), quads[left], where)
+            only = None
+            if not len(small):
+                only, numbers = np.zeros(self.K.shape, bool), np.arange(self.K.size).reshape(self.K.shape)
+                for chosen in planes_of(numbers, quads[left], where.pairing):
+                    only.flat[chosen] = True
             tables = self.tables(start, degrees, only)
             if len(small):
-                _fill_small(values, tables, quads, distinct)
+                values[small] = straight_moments(tables.plane, tables.two, tables.one, quads[small])
                 errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
-            unfinished = _overlap_all(tables, self.placed, quads[left], where, left, values, errors, task)
+            unfinished = np.zeros(len(left), bool)
+            adding = self._adding(
+                tables, quads[left], where, left, values, errors, unfinished, compiled=total > FEW_QUADRUPLES
+            )
+            for done in adding:
+                if progress is not None:
+                    progress(1.0 - (len(left) - done) / total)
             left, where = left[unfinished], Geometry(*(field[unfinished] for field in where))
             if not len(left):
                 break
@@ -100,7 +111,7 @@ class PlaneSeries:
             self.kept[degrees] = self._made(start, degrees, missing)
         elif np.any(found.plane[missing] < 0):
             # all at once rather than a few more each time
-            missing |= np.count_nonzero(missing | (found.plane >= 0)) > SOME * missing.size
+            missing |= np.count_nonzero(missing | (found.plane >= 0)) > SHARE_FOR_ALL * missing.size
             self.kept[degrees] = joined(found, self._made(start, degrees, missing & (found.plane < 0)))
         return self.kept[degrees]
 
@@ -108,60 +119,41 @@ class PlaneSeries:
         accuracy = None if self.slow else self.accuracy
         return plane_tables(self.activation, self.K, self.placed, degrees, accuracy, start, only, self.parity)
 
+    def _adding(
+        self, tables: PlaneTables, quads, place: Geometry, rows, values, errors, unfinished, *, compiled: bool
+    ) -> Iterator[int]:
+        """Add to the values of the given rows, set their errors and whether they are above the tolerance.
 
-class _Task(NamedTuple):
-    """What all rounds have in common: the tolerance, whether the series converges slowly, who asks how far it is."""
+        Gives the numbers of rows that are done.
+        """
+        first, second = planes_of(tables.plane, quads, place.pairing)
+        left = bounds(tables.edges, tables.left, first, second, place.first)
+        # past a kink degrees fall off too slowly for anything but the bound to tell what is left
+        last, left = last_edge(left, 0.0 if self.slow else self.tolerance)
+        order = np.argsort(last, kind="stable")
+        chunk = by_device(QUADRUPLES_AT_ONCE)
 
-    tolerance: float
-    slow: bool
-    progress: Callable[[float], None]
-    quadruples: int
+        def add(start: int) -> int:
+            some = order[start : start + chunk]
+            padded = np.pad(some, (0, chunk - len(some) if compiled else 0), mode="edge")
+            here = Geometry(*(field[padded] for field in place))
+            until = tables.edges[last[padded]]
+            found = overlaps(tables, self.placed, first[padded], second[padded], here, until, compiled=compiled)
+            # for smooth activations blocks of degrees fall off at least geometrically
+            left_out = left[padded] * found.size
+            left_out = left_out if self.slow else np.minimum(left_out, 2.0 * found.change)
+            values[rows[some]] += found.values[: len(some)]
+            errors[rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
+            unfinished[some] = np.any(left_out > self.tolerance * found.size, axis=1)[: len(some)]
+            return start + len(some)
 
-
-def _overlap_all(tables: PlaneTables, placed, quads, place: Geometry, rows, values, errors, task: _Task) -> np.ndarray:
-    """Add to the values of the given rows and set their errors; returns which rows are above the tolerance."""
-    unfinished = np.empty(len(rows), bool)
-    first, second = planes_of(tables.plane, quads, place.pairing)
-    left = bounds(tables.edges, tables.left, first, second, place.first)
-    # past a kink degrees fall off too slowly for anything but the bound to tell what is left
-    last, left = last_edge(left, 0.0 if task.slow else task.tolerance)
-    order = np.argsort(last, kind="stable")
-    chunk, compiled = by_device(CHUNKS), task.quadruples > FEW
-
-    def add(start: int) -> int:
-        some = order[start : start + chunk]
-        padded = np.pad(some, (0, chunk - len(some) if compiled else 0), mode="edge")
-        here = Geometry(*(field[padded] for field in place))
-        until = tables.edges[last[padded]]
-        found = overlaps(tables, placed, first[padded], second[padded], here, until, compiled=compiled)
-        # for smooth activations blocks of degrees fall off at least geometrically
-        left_out = left[padded] * found.size
-        left_out = left_out if task.slow else np.minimum(left_out, 2.0 * found.change)
-        values[rows[some]] += found.values[: len(some)]
-        errors[rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
-        unfinished[some] = np.any(left_out > task.tolerance * found.size, axis=1)[: len(some)]
-        return start + len(some)
-
-    # one call fills one core, and each writes rows of its own
-    for done in on_all_cores(add, range(0, len(order), chunk)):
-        task.progress(1.0 - (len(rows) - done) / task.quadruples)
-    return unfinished
+        # one call fills one core, and each writes rows of its own
+        return on_all_cores(add, range(0, len(order), chunk))
 
 
-def _wanted(inputs: int, quads: np.ndarray, place: Geometry) -> np.ndarray:
-    """Planes (inputs, inputs) that some quadruples need."""
-    wanted = np.zeros((inputs, inputs), bool)
-    numbers = np.arange(inputs * inputs).reshape(inputs, inputs)
-    for chosen in planes_of(numbers, quads, place.pairing):
-        wanted.flat[chosen] = True
-    return wanted
-
-
-def _fill_small(values: np.ndarray, tables: PlaneTables, quads: np.ndarray, distinct: np.ndarray) -> None:
+def straight_moments(plane: Any, two: Any, one: Any, quads: Any) -> Any:
     """Quadruples of one or two different inputs, straight from the moments of the planes."""
-    one = np.flatnonzero(distinct == 1)
-    values[one] = tables.one[quads[one, 0]]
-    two = np.flatnonzero(distinct == 2)
-    w, x, y, z = quads[two].T
-    kind = np.where(y == w, 0, np.where(x == w, 1, 2))
-    values[two] = tables.two[tables.plane[w, z], kind]
+    xp = library(quads)
+    w, x, y, z = quads.T
+    kind = xp.where(y == w, 0, xp.where(x == w, 1, 2))
+    return xp.where((w == z)[:, None], one[w], two[plane[w, z], kind])

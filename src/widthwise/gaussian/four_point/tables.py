@@ -9,41 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation
+from widthwise.activations import Activation, evaluate
 from widthwise.devices import by_device
-from widthwise.gaussian.four_point.families import Orders, pair_types
+from widthwise.gaussian.four_point.families import Orders, pair_types, type_rows
 from widthwise.gaussian.four_point.geometry import library
-from widthwise.gaussian.four_point.grids import smooth_grid
-from widthwise.gaussian.four_point.harmonics import harmonics
-from widthwise.gaussian.four_point.kinked_planes import kinked_moments
-from widthwise.gaussian.four_point.parity import Rows, has_parity, type_rows
-from widthwise.gaussian.four_point.smooth_planes import (
+from widthwise.gaussian.four_point.harmonics import DEGREE_BLOCK, harmonic_matrices, harmonic_parts
+from widthwise.gaussian.four_point.plane_moments import (
     PlaneMoments,
     PlaneSeriesData,
+    kinked_moments,
     series_left,
     singles,
     smooth_moments,
 )
+from widthwise.gaussian.quadrature import smooth_grid
 
-#: Degrees are handled in blocks of this many, as many even as odd ones.
-BLOCK = 8
 #: Coefficients of planes that are worked on at a time, on a processor and with an accelerator.
-PIECES = {"cpu": 1 << 22, "gpu": 1 << 26}
+COEFFICIENTS_AT_ONCE = {"cpu": 1 << 22, "gpu": 1 << 26}
 #: How much more room than needed tables get when they outgrow theirs: on an accelerator each room is compiled for.
-GROWTH = {"cpu": 1, "gpu": 2}
+ROOM_GROWTH = {"cpu": 1, "gpu": 2}
 #: Terms of the single-input series that are tried in turn.
-TERMS = (96, 192, 384, 768)
-
-
+SINGLE_TERMS = (96, 192, 384, 768)
 #: Moments of planes (first, second) with correlations rho.
-Moments = Callable[[np.ndarray, np.ndarray, np.ndarray], PlaneMoments]
+MomentsOfPlanes = Callable[[np.ndarray, np.ndarray, np.ndarray], PlaneMoments]
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Block:
     def given(self, array: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The parts, and the matrices (steps, rows, half, half) that bring them back to Hermite polynomials."""
         steps, rows, *_ = self.cosine.shape
-        matrices = _harmonics(self.start)[2].swapaxes(-1, -2)
+        matrices = harmonic_matrices(self.start)[2].swapaxes(-1, -2)
         return array(self.cosine), array(self.sine), *matrices.reshape(2, steps, rows, *matrices.shape[2:])
 
 
@@ -90,9 +85,17 @@ class PlaneTables:
 
 
 def resolved(activation: Activation, K: np.ndarray, accuracy: float) -> tuple[bool, bool]:
-    """Whether the series of smooth activations is there for a kernel (inputs, inputs), and whether it has a parity."""
-    grid = smooth_grid(activation, float(np.diag(K).max()), TERMS[0], accuracy)
-    return grid is not None, grid is not None and has_parity(activation, np.sqrt(np.diag(K)), grid)
+    """Whether the series of smooth activations is there for a kernel (inputs, inputs), and whether σ has a parity.
+
+    It has if it is odd or even, up to rounding, wherever the inputs reach.
+    """
+    grid = smooth_grid(activation, float(np.diag(K).max()), SINGLE_TERMS[0], accuracy)
+    if grid is None:
+        return False, False
+    z = np.sqrt(np.diag(K))[:, None] * grid.u
+    values, mirrored = (evaluate(activation, 0, sign * z) for sign in (1.0, -1.0))
+    least = 16 * np.finfo(float).eps * np.abs(values).max()
+    return True, bool(min(np.abs(values + mirrored).max(), np.abs(values - mirrored).max()) <= least)
 
 
 def plane_tables(
@@ -116,15 +119,11 @@ def plane_tables(
     plane = np.full((inputs, inputs), -1, np.int32)
     plane[first, second] = plane[second, first] = np.arange(len(first))
     rho = np.where(first == second, 1.0, K[first, second] / np.maximum(scale[first] * scale[second], 1e-300))
-    moments_of = (
-        partial(_by_panels, activation, types, placed, degrees, scale)
-        if accuracy is None
-        else _by_series(activation, types, placed, degrees, scale, first, second, rho, accuracy)
-    )
-    room, starts = plane_room(len(first)), range(start, degrees, BLOCK)
+    moments_of = _moments_of(activation, types, placed, degrees, scale, first, second, rho, accuracy)
+    room, starts = _plane_room(len(first)), range(start, degrees, DEGREE_BLOCK)
     parts: list[list[Any]] = [[] for _ in starts]
     moments = []
-    step = max(1, by_device(PIECES) // (len(types) * degrees**2))
+    step = max(1, by_device(COEFFICIENTS_AT_ONCE) // (len(types) * degrees**2))
     for begin in range(0, len(first), step):
         piece = slice(begin, begin + step)
         found = moments_of(first[piece], second[piece], rho[piece])
@@ -133,11 +132,11 @@ def plane_tables(
         moments.append(_sizes(found, start, degrees))
     norm, left, two, one = (np.concatenate(column) for column in zip(*moments, strict=True))
     norm = np.pad(norm, ((0, room - len(norm)), (0, 0)), constant_values=1.0)
-    blocks = [Block(degree, *_filled(parts.pop(0), room)) for degree in starts]
+    blocks = [Block(degree, *_with_room(parts.pop(0), room)) for degree in starts]
     return PlaneTables(parity, degrees, plane, blocks, norm, left, two, one[first == second])
 
 
-def _filled(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
+def _with_room(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
     """Parts (2, steps, rows, planes, types, half) of several pieces together, with zeros up to the room for planes."""
     used = sum(part.shape[3] for part in parts)
     xp = library(parts[0])
@@ -146,7 +145,7 @@ def _filled(parts: list[Any], room: int) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(together[0]), jnp.asarray(together[1])
 
 
-def plane_room(planes: int) -> int:
+def _plane_room(planes: int) -> int:
     """Planes that tables have room for; few sizes, so that few are compiled."""
     room = 32
     while room < min(planes, 512):
@@ -158,7 +157,7 @@ def joined(one: PlaneTables, other: PlaneTables) -> PlaneTables:
     """Tables of the planes of both, which share none, for the same degrees."""
     used, more, room = len(one.left), len(other.left), len(one.norm)
     if used + len(other.norm) > room:
-        room = plane_room(by_device(GROWTH) * (used + len(other.norm)))
+        room = _plane_room(by_device(ROOM_GROWTH) * (used + len(other.norm)))
     blocks = [
         Block(a.start, *(_placed(getattr(a, part), getattr(b, part), used, room) for part in ("cosine", "sine")))
         for a, b in zip(one.blocks, other.blocks, strict=True)
@@ -176,16 +175,15 @@ def _placed(one: Any, other: Any, used: Any, room: int) -> Any:
     return jax.lax.dynamic_update_slice_in_dim(larger, other, used, axis=2)
 
 
-def _by_panels(activation: Activation, types, placed, degrees: int, scale, first, second, rho) -> PlaneMoments:
-    width = np.sqrt(np.maximum(1.0 - rho**2, 0.0))
-    return kinked_moments(activation, types, placed, degrees, scale[first], scale[second] * rho, scale[second] * width)
-
-
-def _by_series(activation, types, placed, degrees: int, scale, first, second, rho, accuracy: float) -> Moments:
+def _moments_of(
+    activation, types, placed, degrees: int, scale, first, second, rho, accuracy: float | None
+) -> MomentsOfPlanes:
     """As many terms as the planes need; the few that no number of terms reaches go through panels."""
     one, poor = None, np.ones(len(first), bool)
-    by_panels = partial(_by_panels, activation, types, placed, degrees, scale)
-    for terms in (t for t in TERMS if t >= degrees):
+    by_panels = partial(kinked_moments, activation, types, placed, degrees, scale)
+    if accuracy is None:
+        return by_panels
+    for terms in (t for t in SINGLE_TERMS if t >= degrees):
         grid = smooth_grid(activation, float(scale.max()) ** 2, terms, accuracy)
         if grid is None:
             break
@@ -211,62 +209,11 @@ def _by_series(activation, types, placed, degrees: int, scale, first, second, rh
 def _sizes(found: PlaneMoments, start: int, degrees: int) -> tuple[np.ndarray, ...]:
     """√⟨f²⟩, the largest share of it that degrees below each edge leave out, and the moments of one and two inputs."""
     norm = np.maximum(found.norm, 1e-300)
-    edges = np.arange(start, degrees + 1, BLOCK)
+    edges = np.arange(start, degrees + 1, DEGREE_BLOCK)
     degree = np.add.outer(np.arange(degrees), np.arange(degrees))
     number = np.searchsorted(edges, degree, side="right")
     inside = (number[..., None] <= np.arange(len(edges))).astype(float)
-    share = np.asarray(_squares(found.coefficients, inside.reshape(degrees**2, -1))) / norm[..., None]
+    squares = (found.coefficients**2).reshape(*norm.shape, -1) @ inside.reshape(degrees**2, -1)
+    share = np.asarray(squares) / norm[..., None]  # (planes, types, edges)
     left = np.sqrt(np.maximum(1.0 - share.min(axis=1), 64 * np.finfo(float).eps))
     return np.sqrt(norm), left, found.two, found.one
-
-
-def _squares(coefficients, inside):
-    """Sums of squares (planes, types, edges)."""
-    return (coefficients**2).reshape(*coefficients.shape[:2], -1) @ inside
-
-
-def half_size(start: int) -> int:
-    """Harmonics of one parity that the block at degree `start` has room for; few sizes, so that few are compiled.
-
-    >>> [half_size(start) for start in range(0, 72, 8)]
-    [4, 8, 12, 16, 24, 24, 32, 32, 48]
-    """
-    half = BLOCK // 2
-    while 2 * half < start + BLOCK:
-        half += max(BLOCK // 2, 2 ** (half.bit_length() - 2))
-    return half
-
-
-def harmonic_parts(coefficients: Any, start: int, rows: Rows) -> Any:
-    """Cosine and sine parts (2, steps, rows, planes, types, half) of the block at `start`, from plane coefficients."""
-    compute = _parts if isinstance(coefficients, np.ndarray) else _compiled_parts
-    made = [
-        compute(coefficients, np.array(types), *(found[:, number :: len(rows)] for found in _harmonics(start)))
-        for number, types in enumerate(rows)
-    ]
-    return library(coefficients).stack(made, axis=2)
-
-
-def _parts(coefficients, types, i, j, matrices):
-    """Parts (2, degrees, planes, types, half) of some degrees and types."""
-    chosen = coefficients[:, types[:, None, None, None], i, j].transpose(2, 3, 0, 1, 4)
-    *many, planes, count, half = chosen.shape
-    return (chosen.reshape(*many, planes * count, half) @ matrices).reshape(chosen.shape)
-
-
-_compiled_parts = jax.jit(_parts)
-
-
-@lru_cache(maxsize=64)
-def _harmonics(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Degrees in u_1 and u_2 (2, degrees, half) that cosine and sine parts read, and matrices (2, degrees, half, half).
-
-    Past the last one the matrices have rows of zeros.
-    """
-    half = half_size(start)
-    degree = start + np.arange(BLOCK)[:, None]
-    top = np.stack([degree, degree - 1])
-    i = top - 2 * np.arange(half)
-    made = [harmonics(start + k, half) for k in range(BLOCK)]
-    matrices = np.stack([[h.cosine for h in made], [h.sine for h in made]])
-    return np.where(i >= 0, i, 0), np.where(i >= 0, degree - i, 0), matrices

@@ -20,16 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.flow.tensors.placed import ORDERS
+from widthwise.flow.tensors.placed import ROW_OF_ORDER
 from widthwise.flow.tensors.quadruple_flow import CHUNKS, QuadrupleFlow
 from widthwise.gaussian.four_point.geometry import library
 from widthwise.inference.tiled.forms import CORRELATORS, Read
 
 #: Tensors that the forms read.
 WANTED = tuple(sorted({tensor for correlator in CORRELATORS.values() for tensor in correlator.tensors}))
-#: Places of three sorted inputs, and the row of `ORDERS` for the places of four.
+#: Places of three sorted inputs.
 _THREE_PLACES = tuple(permutations(range(3)))
-_ROW_OF_ORDER = {tuple(order): row for row, order in enumerate(ORDERS.tolist())}
 #: The row of a triple that no tile holds.
 ABSENT = np.iinfo(np.int32).max
 
@@ -162,7 +161,7 @@ class Tile:
         rows = []
         for places in _THREE_PLACES:
             place = dict(zip(placement.others, places, strict=True)) | {placement.leg: 3}
-            rows.append(_ROW_OF_ORDER[tuple(place[leg] for leg in read.legs)])
+            rows.append(ROW_OF_ORDER[tuple(place[leg] for leg in read.legs)])
         return self.tensors[read.tensor][np.array(rows)]
 
     def _basis(self, vectors: Any, wide: bool, xp: Any) -> Any:

@@ -1,12 +1,17 @@
-"""Plane coefficients and moments of smooth activations, from Hermite coefficients of single inputs.
+"""Plane coefficients and moments, by two routes.
 
-With g(z_b) = Σ_m g_m he_m(ρu_1 + √(1−ρ²) u_2) and the addition theorem of Hermite polynomials,
+Smooth activations: from Hermite coefficients of single inputs. With g(z_b) = Σ_m g_m he_m(ρu_1 + √(1−ρ²) u_2) and the
+addition theorem of Hermite polynomials,
     C_{i,j} = Σ_k ⟨f he_i he_k⟩ √C(k+j, j) ρ^k (1−ρ²)^{j/2} g_{k+j},
 so a plane costs one small matrix product; nothing is evaluated on a two-dimensional grid.
+
+Kinked activations: panels that break at every kink and at its image. Slow (one plane at a time) and exact up to the
+degree asked for; how fast the degrees converge is the kink's own affair.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -17,11 +22,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import gammaln
 
 from widthwise import devices
-from widthwise.activations import Activation, evaluate
+from widthwise.activations import Activation, evaluate, intervals
 from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.geometry import library
-from widthwise.gaussian.four_point.grids import Grid
-from widthwise.gaussian.polynomials import basis
+from widthwise.gaussian.quadrature import REACH, Grid, Source, basis, panel_nodes, row_edges
 
 #: Coefficients in one compiled call.
 _NUMBERS = 1 << 24
@@ -61,19 +65,19 @@ def singles(activation: Activation, scale: np.ndarray, types, placed: tuple[Orde
     """Hermite data of every input, for all products that quadruples or norms ask for."""
     orders = sorted({order for pair in types for order in pair})
     values = {order: evaluate(activation, order, scale[:, None] * grid.u) for order in orders}
-
-    def product(chosen):
-        return np.prod([values[order] for order in chosen], axis=0)
-
     polynomials = basis(grid.u, terms)
-    chosen = sorted(_parts(placed) | {(order, order) for order in orders})
-    coefficients = np.stack([product(c) for c in chosen]) @ (polynomials * grid.weight).T
+    chosen = sorted(_sub_orders(placed) | {(order, order) for order in orders})
+    coefficients = np.stack([_product_of(values, c) for c in chosen]) @ (polynomials * grid.weight).T
     fours = {tuple(sorted(o)) for o in placed} | {tuple(sorted((a, a, b, b))) for a, b in types}
-    fourth = {c: product(c) @ grid.weight for c in fours}
+    fourth = {c: _product_of(values, c) @ grid.weight for c in fours}
     return Singles(values, dict(zip(chosen, coefficients, strict=True)), fourth, polynomials, grid.weight)
 
 
-def _parts(placed: tuple[Orders, ...]) -> set[Orders]:
+def _product_of(values: dict[int, np.ndarray], orders: Orders) -> np.ndarray:
+    return reduce(np.multiply, [values[order] for order in orders])
+
+
+def _sub_orders(placed: tuple[Orders, ...]) -> set[Orders]:
     """The sorted orders that one, two or three of the four factors can carry."""
     return {tuple(sorted(part)) for o in placed for count in (1, 2, 3) for part in combinations(o, count)}
 
@@ -81,7 +85,7 @@ def _parts(placed: tuple[Orders, ...]) -> set[Orders]:
 def series_left(found: Singles, placed, rho: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Estimate, for each plane, of what the cut of the single-input series leaves out, relative to the norms."""
     last = np.zeros(len(next(iter(found.products.values()))))
-    for part in _parts(placed):
+    for part in _sub_orders(placed):
         coefficients = found.products[part]
         size = np.sqrt(np.sum(coefficients**2, axis=1))
         last = np.maximum(last, np.abs(coefficients[:, -8:]).max(axis=1) / np.maximum(size, 1e-300))
@@ -95,7 +99,18 @@ def smooth_moments(
 ) -> PlaneMoments:
     """Planes (first, second) with correlation rho inside; an input with itself needs no series."""
     coefficients = _all_coefficients(found, data, types, degrees, first, second, rho)
-    overlap = _Overlaps(found, first, second, rho)
+    powers, known = np.power(rho[:, None], np.arange(found.terms)), {}
+
+    def overlap(at_a: Orders, at_b: Orders) -> np.ndarray:
+        """⟨Π σ^(o)(z_a) Π σ^(o')(z_b)⟩ = Σ_k f_k g_k ρ^k for all planes; each is computed once."""
+        key = tuple(sorted(at_a)), tuple(sorted(at_b))
+        if key not in known:
+            f, g = (found.products[orders] for orders in key)
+            apart = np.einsum("nk,nk,nk->n", f[first], g[second], powers)
+            together = found.fourth[tuple(sorted(at_a + at_b))][first]
+            known[key] = np.where(first == second, together, apart)
+        return known[key]
+
     norm = np.stack([overlap((a, a), (b, b)) for a, b in types], axis=1)
     two = np.stack([np.stack([overlap(o[:k], o[k:]) for o in placed], axis=1) for k in (3, 2, 1)], axis=1)
     one = np.stack([found.fourth[tuple(sorted(o))][first] for o in placed], axis=1)
@@ -107,10 +122,10 @@ def _all_coefficients(found: Singles, data: PlaneSeriesData, types, degrees: int
     orders = sorted(found.values)
     p, q = (np.array([orders.index(pair[k]) for pair in types]) for k in (0, 1))
     alone = np.flatnonzero(first == second)
-    straight = np.zeros((len(alone), len(types), degrees))
+    at_alone = {order: values[first[alone]] for order, values in found.values.items()}
+    straight, weighted = np.zeros((len(alone), len(types), degrees)), (found.polynomials * found.weight).T
     for number, pair in enumerate(types):
-        series = _two_factors(found, pair, first[alone])[:, :degrees]
-        straight[:, number, : series.shape[1]] = series
+        straight[:, number, : found.terms] = (_product_of(at_alone, pair) @ weighted)[:, :degrees]
     if devices.on_accelerator():
         pieces, step = [], max(1, _NUMBERS // (len(orders) * degrees) ** 2)
         for start in range(0, len(first), step):
@@ -119,14 +134,9 @@ def _all_coefficients(found: Singles, data: PlaneSeriesData, types, degrees: int
         return jnp.concatenate(pieces)[: len(first)].at[alone].set(0.0).at[alone, :, :, 0].set(straight)
     coefficients = np.zeros((len(first), len(types), degrees, degrees))
     for row in np.flatnonzero(first != second):
-        coefficients[row] = _plane(data, first[row], second[row], rho[row])[p, q]
+        coefficients[row] = _plane_coefficients(data, first[row], second[row], rho[row])[p, q]
     coefficients[alone, :, :, 0] = straight
     return coefficients
-
-
-def _two_factors(found: Singles, pair: tuple[int, int], inputs: np.ndarray) -> np.ndarray:
-    """Coefficients (inputs, terms) of σ^(p) σ^(q) at some inputs."""
-    return (found.values[pair[0]][inputs] * found.values[pair[1]][inputs]) @ (found.polynomials * found.weight).T
 
 
 class PlaneSeriesData(NamedTuple):
@@ -146,7 +156,9 @@ class PlaneSeriesData(NamedTuple):
         given = found.polynomials[:degrees], found.polynomials * found.weight
         links = _compiled_links(values, *given) if accelerated else np.stack([_links(one, *given) for one in values])
         series = np.stack([found.products[order,] for order in orders], axis=1)
-        made = cls(links, np.pad(series, ((0, 0), (0, 0), (0, degrees))), _log_binomials(degrees, found.terms))
+        j, k = np.arange(degrees)[:, None], np.arange(found.terms)
+        log_binomials = 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
+        made = cls(links, np.pad(series, ((0, 0), (0, 0), (0, degrees))), log_binomials)
         return jax.tree.map(jnp.asarray, made) if accelerated else made
 
 
@@ -159,13 +171,15 @@ def _compiled_links(values, polynomials, weighted):
     return jax.lax.map(lambda one: _links(one, polynomials, weighted), values)
 
 
-def _plane(data: PlaneSeriesData, a, b, rho):
+def _plane_coefficients(data: PlaneSeriesData, a, b, rho):
     """C (order at a, order at b, degree in u_1, degree in u_2) of one plane."""
     xp = library(data.links)
     orders, degrees, terms = data.links.shape[1:]
     j, k = np.arange(degrees)[:, None], np.arange(terms)[None, :]
     width = xp.sqrt(xp.maximum(1.0 - rho * rho, 0.0))
-    size = xp.exp(data.log_binomials + k * _log(rho, xp) + j * _log(width, xp))
+    # a large negative number for log 0: 0⁰ = 1 and 0ᵏ = 0 come out right
+    log_rho, log_width = (xp.log(xp.maximum(xp.abs(x), 1e-300)) for x in (rho, width))
+    size = xp.exp(data.log_binomials + k * log_rho + j * log_width)
     sign = xp.where((rho < 0.0) & (k % 2 == 1), -1.0, 1.0)
     series = data.coefficients[b]
     shifted = sliding_window_view(series, terms, axis=1)[:, :degrees] if xp is np else series[:, j + k]  # g_{k+j}
@@ -177,34 +191,49 @@ def _plane(data: PlaneSeriesData, a, b, rho):
 @jax.jit
 def _compiled_planes(data: PlaneSeriesData, p, q, first, second, rho):
     """Coefficients (planes, types, degree in u_1, degree in u_2) of types with orders p, q."""
-    return jax.vmap(lambda *place: _plane(data, *place)[p, q])(first, second, rho)
+    return jax.vmap(lambda *place: _plane_coefficients(data, *place)[p, q])(first, second, rho)
 
 
-def _log_binomials(degrees: int, terms: int) -> np.ndarray:
-    """log √C(k+j, j) for j < degrees, k < terms."""
-    j, k = np.arange(degrees)[:, None], np.arange(terms)[None, :]
-    return 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
+def kinked_moments(
+    activation: Activation, types, placed: tuple[Orders, ...], degrees: int, scale, first, second, rho
+) -> PlaneMoments:
+    """As `smooth_moments`; orders must be those for which σ^(order) is a function."""
+    width = np.sqrt(np.maximum(1.0 - rho**2, 0.0))
+    planes = [
+        _one_kinked_plane(activation, types, placed, degrees, *map(float, plane))
+        for plane in zip(scale[first], scale[second] * rho, scale[second] * width, strict=True)
+    ]
+    return PlaneMoments(*(np.stack(column) for column in zip(*planes, strict=True)))
 
 
-def _log(x, xp: Any):
-    """log |x|, a large negative number for zero: 0⁰ = 1 and 0ᵏ = 0 come out right."""
-    return xp.log(xp.maximum(xp.abs(x), 1e-300))
+def _one_kinked_plane(activation: Activation, types, placed, degrees: int, scale: float, slope: float, spread: float):
+    needed = sorted({order for pair in types for order in pair})
+    edges_z = intervals(activation, tuple(needed), REACH * max(scale, abs(slope) + spread))
+    fixed = np.linspace(-REACH, REACH, 13)  # sixteen nodes on each resolve degrees up to about 64
+    u, weight = panel_nodes(_outer_panels(activation, edges_z, scale, slope, spread, fixed))
+    at_a = {order: evaluate(activation, order, scale * u) for order in needed}
+    v, inner = panel_nodes(row_edges([Source(edges_z, slope * u, np.full(len(u), spread))], fixed))
+    z = slope * u[:, None] + spread * v
+    at_b = {order: evaluate(activation, order, z) for order in needed}
+    polynomials = basis(v, degrees) * inner
+    given = {order: np.einsum("juv,uv->ju", polynomials, g, optimize=True) for order, g in at_b.items()}
+    weighted = basis(u, degrees) * weight
+    coefficients = np.stack([(weighted * at_a[p]) @ given[q].T for p, q in types])
+
+    def moment(orders_a: Orders, orders_b: Orders) -> float:
+        return np.sum(weight * _product_of(at_a, orders_a) * np.sum(inner * _product_of(at_b, orders_b), axis=1))
+
+    norm = np.array([moment((p, p), (q, q)) for p, q in types])
+    two = np.array([[moment(orders[:count], orders[count:]) for orders in placed] for count in (3, 2, 1)])
+    one = np.array([np.sum(weight * _product_of(at_a, orders)) for orders in placed])
+    return coefficients, norm, two, one
 
 
-class _Overlaps:
-    """⟨Π σ^(o)(z_a) Π σ^(o')(z_b)⟩ = Σ_k f_k g_k ρ^k for lists of planes; each is computed once."""
-
-    def __init__(self, found: Singles, first, second, rho):
-        self.found, self.first, self.second = found, first, second
-        self.powers = np.power(rho[:, None], np.arange(found.terms))
-        self.alone = first == second
-        self.known: dict[tuple, np.ndarray] = {}
-
-    def __call__(self, at_a: Orders, at_b: Orders) -> np.ndarray:
-        key = tuple(sorted(at_a)), tuple(sorted(at_b))
-        if key not in self.known:
-            f, g = (self.found.products[orders] for orders in key)
-            apart = np.einsum("nk,nk,nk->n", f[self.first], g[self.second], self.powers)
-            together = self.found.fourth[tuple(sorted(at_a + at_b))][self.first]
-            self.known[key] = np.where(self.alone, together, apart)
-        return self.known[key]
+def _outer_panels(activation: Activation, edges_z, scale: float, slope: float, spread: float, fixed) -> np.ndarray:
+    """Edges in u_1: those of σ(z_a), the image of those of σ(z_b), and panels closing in on the image of its kinks."""
+    steep = 1.0 if slope == 0.0 else slope
+    edges = row_edges([Source(edges_z, np.zeros(1), np.array([image])) for image in (scale, steep)], fixed)[0]
+    blur = max(spread / abs(steep), 1e-12)
+    steps = blur * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(8.0 / min(blur, 4.0)))) + 1))
+    near = [kink / steep + np.concatenate([-steps, steps]) for kink in activation.kinks]
+    return np.sort(np.clip(np.concatenate([edges, *near]), -REACH, REACH))
