@@ -147,7 +147,7 @@ def test_engines_that_are_none(engine):
 
 
 def test_no_scheduler_at_the_address(monkeypatch):
-    monkeypatch.setattr(engine_dask, "PATIENCE", 0.3)
+    monkeypatch.setattr(engine_dask, "CLUSTER_PATIENCE", 0.3)
     with pytest.raises(
         InvalidInput,
         match=r"'tcp://127.0.0.1:9', where no Dask scheduler answered within 0.3 s .*`dask worker tcp://127.0.0.1:9`",

@@ -46,8 +46,9 @@ def test_a_kind_of_ones_own_is_compared_trained_and_predicted():
     t = ww.train(wide, X[:2], [0.8, -0.3], X[2:], networks=400, seed=5)
     assert t.attrs["unconverged"] == 0
     # order 1/n is not known here: it may be a few times 1/n of the spread
-    assert abs(float(t["mean"] - p["mean0"])) < 6 * float(t["mean_se"]) + 4 / 256
-    assert abs(float(t["mean"] - p["mean0"])) < 0.2 * abs(float(p["mean0"]))
+    difference = abs(t["mean"].item() - p["mean0"].item())
+    assert difference < 6 * t["mean_se"].item() + 4 / 256
+    assert difference < 0.2 * abs(p["mean0"].item())
     assert ww.posterior(OWN, X[:2], [0.8, -0.3], X[2:])["mean"].shape == (1, 1)
 
 
@@ -87,16 +88,18 @@ def test_numbers_of_a_kind_are_never_compiled_in():
 # --- another activation in every layer -----------------------------------------------------------------------------
 
 
-def test_every_tensor_of_mixed_activations_agrees_with_sampled_networks():
-    th = ww.theory(MIXED, X[:2], order=1, layers="last")
-    ms = ww.measure(MIXED, X[:2], networks=3000, seed=11, statistics="all", widths=[48, 96, 192])
+@pytest.mark.parametrize("inputs", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_every_tensor_of_mixed_activations_agrees_with_sampled_networks(inputs):
+    data = X[:inputs]
+    th = ww.theory(MIXED, data, order=1, layers="last")
+    ms = ww.measure(MIXED, data, networks=2000, seed=11, statistics="all", widths=[48, 96, 192])
     comparison = ww.compare(th, ms)
     assert len(comparison.rows) == 15
     for row in comparison.rows:
         assert abs(row.worst_pull) < 5.0, row  # some 150 distinct entries: a false alarm in 10⁴ runs
-    other = ww.theory(MIXED.replace(activation=["tanh", "sin", "gelu"]), X[:2], order=1, layers="last")
+    other = ww.theory(MIXED.replace(activation=["tanh", "sin", "gelu"]), data, order=1, layers="last")
     wrong = {row.variable: abs(row.worst_pull) for row in ww.compare(other, ms).rows}
-    assert min(wrong[name] for name in ("K", "Theta", "V", "A", "B", "D", "F", "H1")) > 5.0
+    assert min(wrong[name] for name in ("V", "A", "B", "D", "F", "H1", "S")) > 5.0
 
 
 def test_mixed_activations_of_one_kind_are_the_plain_network():
@@ -225,10 +228,9 @@ def test_a_sweep_compiles_nothing_after_its_first_value():
 
     def sweep(C_W, lambda_W, eta):
         net = ww.MLP([3, 8, 8, 1], "tanh", 0.1, C_W, 0.2, lambda_W)
-        ww.measure(net, X[:2], networks=64, statistics="all")
-        ww.train(net, *data, networks=32, algorithm=ww.GradientDescent(eta, steps=20))
-        ww.train(net, *data, networks=32, algorithm=ww.GradientFlow(time=1.0 + eta))
-        ww.train(net, *data, networks=32, algorithm=ww.Momentum(eta, 0.5 + eta, steps=10))
+        ww.measure(net, X[:1], networks=8, statistics="all")
+        ww.train(net, *data, networks=8, algorithm=ww.GradientDescent(eta, steps=3), batch=8)
+        ww.train(net, *data, networks=8, algorithm=ww.GradientFlow(time=0.1 + eta), batch=8)
 
     sweep(1.0, 1.0, 0.1)
     with counting() as programs:

@@ -10,7 +10,7 @@ import pytest
 from trained_networks import DATA, TEST, Y_LARGE, Y_ONE, X, reference_network
 
 import widthwise as ww
-from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.layer_passes import Weights, features
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
@@ -30,7 +30,8 @@ STEPS = ww.GradientDescent(0.25, 6)
 def layer_kernels(net, layers):
     """Ĥ^(l) at the test input, (layer, i, a, j, b), by differentiating a real network."""
     at = tangent(net, layers, jnp.asarray(TEST))
-    return jnp.stack([jnp.einsum("ab,ian,jbn->iajb", f, d, d) for f, d in zip(at.features, at.signals, strict=True)])
+    overlaps = [features(layer, s, s) for layer, s in zip(net.dense, at.incoming, strict=True)]
+    return jnp.stack([jnp.einsum("ab,ian,jbn->iajb", f, d, d) for f, d in zip(overlaps, at.signals, strict=True)])
 
 
 @partial(jax.jit, static_argnums=(0, 1))

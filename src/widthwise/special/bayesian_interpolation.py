@@ -135,6 +135,8 @@ def bayesian_interpolation(net: MLP, X: ArrayLike, y: ArrayLike) -> Interpolatio
     X : inputs (P, features), linearly independent.
     y : targets (P,).
 
+    Examples
+    --------
     >>> net = MLP([3, 4, 4, 1], "linear")
     >>> fit = bayesian_interpolation(net, [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [1.0, -1.0])
     >>> mean, covariance = fit.predict([[1.0, 1.0, 1.0]])

@@ -61,6 +61,8 @@ def chernoff_bound(C_0: float, R: float, inputs: int, probability: float) -> flo
     inputs : dimension of the matrices.
     probability : between 0 and 1.
 
+    Examples
+    --------
     >>> round(chernoff_bound(1.0, 0.01, 10, 0.05), 4)
     1.3427
     """
@@ -96,6 +98,8 @@ def catapult_map(
     coupling : c = λ_W² ‖x‖²/(m n_0) for m neurons without learning biases.
     target : y.
 
+    Examples
+    --------
     >>> catapult_map(1.0, 2.0, 0.5, 0.1)
     (0.025, 1.85)
     """

@@ -78,6 +78,8 @@ def linear_pieces_on_segment(layers: Sequence[Any], a: ArrayLike, b: ArrayLike) 
     layers : pairs (W, b), W of shape (neurons, inputs); ReLU between the layers, none after the last.
     a, b : the two ends, (features,) each.
 
+    Examples
+    --------
     >>> tent = [([[1.0], [1.0]], [0.0, -0.5]), ([[2.0, -4.0]], [0.0])]
     >>> pieces = linear_pieces_on_segment(tent, [0.0], [1.0])
     >>> pieces.t, pieces.slopes.ravel()
@@ -206,6 +208,8 @@ def region_bound(widths: Sequence[int], dimension: int | None = None) -> int:
     widths : n_0, hidden widths, outputs.
     dimension : of the set where pieces are counted, 1 for a segment and 2 for a polygon; that of the inputs if None.
 
+    Examples
+    --------
     >>> region_bound([2, 3, 3, 1]), region_bound([2, 3, 3, 1], dimension=1)
     (49, 16)
     """
@@ -232,6 +236,8 @@ def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
     net : relu, or another activation with one kink at zero (leaky_relu).
     a, b : the two ends, (features,) each.
 
+    Examples
+    --------
     >>> expected_kinks(MLP([1, 50, 50, 1], "relu", C_b=1.0, C_W=2.0), [-0.5 ** 0.5], [0.5 ** 0.5]).round(3)
     array([25.   , 19.591])
     """

@@ -117,6 +117,8 @@ def log_meijer(log_z: float, b: ArrayLike, *, tail: bool = False, method: str = 
     tail : with 1/s under the integral, so that Ḡ(x | b)/Π Γ(b_l) is the probability of exceeding x.
     method : "contour", for any order and size; "mpmath", an independent evaluation for small ones.
 
+    Examples
+    --------
     >>> round(log_meijer(0.0, [0.0]), 12)  # G(z | 0) = e^(−z)
     -1.0
     >>> round(log_meijer(math.log(3.0), [1.0, 2.5]) - log_meijer(math.log(3.0), [1.0, 2.5], method="mpmath"), 12)

@@ -75,6 +75,8 @@ def linear_pieces_in_polygon(layers: Sequence[Any], corners: ArrayLike) -> Polyg
     layers : pairs (W, b), W of shape (neurons, inputs); ReLU between the layers, none after the last.
     corners : the polygon's corners in order (at least 3, features); three inputs make a triangle.
 
+    Examples
+    --------
     >>> layers = [([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.0, 0.0, -0.5]), ([[1.0, 1.0, 1.0]], [0.0])]
     >>> pieces = linear_pieces_in_polygon(layers, [[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     >>> pieces.count, round(float(pieces.areas.sum()), 12)  # three lines, not through one point: 1 + 3 + 3

@@ -66,6 +66,8 @@ def relu_path_moments(net: MLP, direction: ArrayLike | int = 0, kurtosis: ArrayL
     kurtosis : E w⁴/(E w²)² of the weights, a number or one per weight layer: 3 for Gaussian, 9/5 for uniform ones. The
         weights have to be symmetric and continuous, the entries independent.
 
+    Examples
+    --------
     >>> moments = relu_path_moments(MLP([4, 10, 10, 1], "relu", C_W=2.0))
     >>> moments.second, moments.kurtosis  # 2/n_0, and 3 Π (1 + 5/n_l) for Gaussian weights
     (array([0.5, 0.5, 0.5]), array([3.  , 4.5 , 6.75]))
@@ -138,6 +140,8 @@ def relu_ntk_moments(net: MLP, x: ArrayLike) -> NTKMoments:
     net : relu, leaky_relu or linear, any widths, biases and learning rates.
     x : one input (features,).
 
+    Examples
+    --------
     >>> moments = relu_ntk_moments(MLP([1, 8, 8, 1], "relu", C_W=2.0, lambda_b=0.0, lambda_W=2.0), [1.0])
     >>> moments.mean, moments.relative_variance.round(4)
     (array([2., 4., 6.]), array([0.    , 0.375 , 1.0017]))

@@ -214,6 +214,8 @@ def couplings(
     neurons : how many neurons of the layer are kept, the others integrated out; all of them by default.
     tolerance : relative accuracy of the four-point expectations.
 
+    Examples
+    --------
     >>> import widthwise as ww
     >>> net = ww.MLP([2, 100, 100, 3], "relu", C_W=2.0)
     >>> c = couplings(net, [[1.0, 1.0]], neurons=1)
