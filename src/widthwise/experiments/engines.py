@@ -49,6 +49,8 @@ def run_chunks(
     replaced and its chunks are computed again. Ctrl-C cancels what is left, closes the engine and raises
     KeyboardInterrupt where the results are read: those already yielded are complete.
 
+    Examples
+    --------
     >>> list(run_chunks(sum, [(0, 3), (3, 5)]))
     [3, 8]
     """

@@ -107,6 +107,8 @@ def observe_tensors(
     signs : the signs of probes for the last layer, from `probe_signs`.
     gaussian : False where hidden layers have other initialisations, at the price of more noise in G1, H1, V, D, A.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from widthwise.experiments.reference import reference
     >>> net, X, key = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]]), network_key(0, 7)

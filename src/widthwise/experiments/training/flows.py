@@ -141,6 +141,8 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
     accuracy : error of a step relative to its length in parameter space (`tangent.length`).
     max_steps : steps after which a network counts as not converged.
 
+    Examples
+    --------
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
     >>> from widthwise.network import MLP
     >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])

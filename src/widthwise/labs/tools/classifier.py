@@ -83,6 +83,8 @@ def train_network(
     blocks, every : so many times so many steps.
     observe : what to record of the parameters before every block.
 
+    Examples
+    --------
     >>> end, path = train_network(
     ...     lambda x: x**2, jnp.array(1.0), optax.sgd(0.25), blocks=2, every=1, observe=lambda x: x
     ... )
@@ -129,6 +131,8 @@ def collapse(features: Any, labels: Any, W: Any, z: Any) -> Collapse:
     features, labels : (inputs, neurons) and (inputs,).
     W, z : rows of the classifier (classes, neurons), and its outputs (classes, inputs).
 
+    Examples
+    --------
     >>> frame = jnp.eye(3) - 1 / 3                                        # a simplex, and nothing within a class
     >>> found = collapse(jnp.repeat(frame, 2, axis=0), np.repeat(np.arange(3), 2), 2 * frame, jnp.eye(3).repeat(2, 1))
     >>> bool(found.within < 1e-12), found.row_cosines.round(9).tolist(), float(found.alignment.round(9))
@@ -187,6 +191,8 @@ def class_parts(vectors: Any, weights: Any, labels: Any) -> ClassParts:
     ----------
     vectors, weights, labels : (inputs, classes, size), (inputs, classes) and not negative, (inputs,).
 
+    Examples
+    --------
     >>> v = jnp.arange(8.0).reshape(2, 2, 2)
     >>> parts = class_parts(v, jnp.ones((2, 2)), jnp.array([0, 1]))
     >>> float(parts.traces.sum()) == float((v**2).sum())

@@ -83,6 +83,8 @@ def minimise_on_affine(
     A, y : (equations, features) and (equations,).
     start : (features,), any vector to begin near to.
 
+    Examples
+    --------
     >>> minimise_on_affine(lambda b: 2 * b, lambda b: 2 + 0 * b, [[1.0, 1.0]], [1.0]).round(9)
     array([0.5, 0.5])
     """

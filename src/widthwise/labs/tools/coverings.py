@@ -92,6 +92,8 @@ def extend(points: Any, images: Any, constant: float, at: Any, guess: Any, round
     at : (features,), where to extend it.
     guess : (other features,), a value to begin with.
 
+    Examples
+    --------
     >>> extend([[0.0], [2.0]], [[0.0], [1.0]], 1.0, [1.0], [3.0])
     array([1.])
     """

@@ -52,6 +52,8 @@ def extrapolated(once: np.ndarray, twice: np.ndarray, blocks: int = 30) -> tuple
         be correlated.
     blocks : a divisor of the number of networks.
 
+    Examples
+    --------
     >>> n = 10.0
     >>> value, _ = extrapolated(np.full(60, 3.0 + 1 / n), np.full(60, 3.0 + 1 / (2 * n)))
     >>> round(value, 12)
