@@ -25,6 +25,8 @@ def plot_flow(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> Figu
 
     A Dataset of `measure` alone will do.
 
+    Examples
+    --------
     >>> import widthwise as ww
     >>> figure = plot_flow(ww.theory(ww.MLP([2, 8, 8, 1], "tanh", C_W=1.5), [[0.5, 1.0]]))
     >>> [axis.get_xlabel() for axis in figure.axes]

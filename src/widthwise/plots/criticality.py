@@ -43,6 +43,8 @@ def plot_depth(flow: xr.Dataset) -> Figure:
     At a critical initialisation the laws are powers of depth; elsewhere K and Θ tend to fixed points, and the ratios
     have no law. Negative quantities are drawn with their sign turned, which the title of the panel says.
 
+    Examples
+    --------
     >>> import widthwise as ww
     >>> figure = plot_depth(ww.single_input(ww.MLP([1] + [64] * 49 + [1], "tanh"), [1.0], tensors=["V"]))
     >>> [axis.get_title(loc="left") for axis in figure.axes]
@@ -203,6 +205,8 @@ def _draw_critical(axis: Axes, diagram: xr.Dataset) -> None:
 def plot_learning_rates(rates: LearningRates) -> Figure:
     """λ_b and λ_W that make every layer count equally, and the shares of the layers in Θ before and after.
 
+    Examples
+    --------
     >>> import widthwise as ww
     >>> figure = plot_learning_rates(ww.criticality.equalise(ww.MLP([2, 16, 16, 1], "tanh")))
     >>> [axis.get_xlabel() for axis in figure.axes]
