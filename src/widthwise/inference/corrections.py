@@ -116,8 +116,8 @@ def layer_flows(net: MLP, X: np.ndarray, training: int) -> Iterator[FiniteFlow]:
     Ĥ^(l) by the equations of theory §8 with λ^(l), the rates of layer l alone, between its two slots, and the full λ
     wherever a slot meets an error ε:
         Ĥ^(l)_ij;ab → Ĥ^(l) − η (dH_ijk;abc + dH_jik;bac) ε_kc + …,    λ_1 = λ^(l) between a and b,  λ_2 = λ to c.
-    With the kernel asked for at test inputs and the errors at training inputs, that is one network whose learning
-    rates depend on the pair of inputs: λ^(l) between two tests, λ otherwise. The parts add up to the whole.
+    With the kernel at test inputs and the errors at training inputs that is one network with `PairRates`: λ^(l) between
+    two tests, λ otherwise. The parts add up to the whole.
 
     >>> net = MLP([1, 8, 8, 1], "tanh", C_b=0.1)
     >>> X = np.array([[0.5], [-1.0]])

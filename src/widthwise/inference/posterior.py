@@ -109,11 +109,11 @@ def evidence_grid(
     X = check_inputs(X_train, None, "X_train")
     y = real_array(y_train, "y_train")
     y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)
-    axes = {name: _axis(name, real_array(values, name), float) for name, values in (("C_b", C_b), ("C_W", C_W))}
-    axes["noise"] = _axis("noise", real_array(noise, "noise"), check_noise)
+    axes = {name: _grid_axis(name, real_array(values, name), float) for name, values in (("C_b", C_b), ("C_W", C_W))}
+    axes["noise"] = _grid_axis("noise", real_array(noise, "noise"), check_noise)
     whole = "one positive integer, or a list of them"
     for name, values in (("depth", depth), ("width", width)):
-        axes[name] = _axis(name, values, partial(check_integer, name, least=1, expected=whole), whole)
+        axes[name] = _grid_axis(name, values, partial(check_integer, name, least=1, expected=whole), whole)
     deepest = MLP([X.shape[1], *[max(axes["width"])] * (max(axes["depth"]) - 1), y.shape[1]], activation)
     if order == 1:
         require_tensors(deepest, len(X), PRIOR_TENSORS)
@@ -145,7 +145,7 @@ def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], nois
     return found
 
 
-def _axis(
+def _grid_axis(
     name: str, values: Any, check: Callable[[Any], Any], expected: str = "one number, or a list of them"
 ) -> list[Any]:
     array = np.atleast_1d(np.asarray(values))
@@ -163,7 +163,7 @@ def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.Da
     """
     X = check_inputs(X, check_network(net).widths[0])
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
-    return _draw(np.zeros((len(X), net.widths[-1])), K, samples, seed, net, "prior")
+    return _drawn_functions(np.zeros((len(X), net.widths[-1])), K, samples, seed, net, "prior")
 
 
 def sample_posterior(
@@ -179,7 +179,7 @@ def sample_posterior(
     """
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     process, K_xA, K_xx = _condition(net, X, X_test, check_noise(noise))
-    return _draw(process.mean(K_xA, y), process.covariance(K_xx, K_xA), samples, seed, net, "posterior")
+    return _drawn_functions(process.mean(K_xA, y), process.covariance(K_xx, K_xA), samples, seed, net, "posterior")
 
 
 def _condition(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
@@ -189,7 +189,7 @@ def _condition(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
     return GaussianProcess.condition(K_AA, noise, X), K_xA, K_xx
 
 
-def _draw(mean: np.ndarray, covariance: np.ndarray, samples: Any, seed: Any, net: Network, name: str) -> xr.DataArray:
+def _drawn_functions(mean: np.ndarray, covariance: np.ndarray, samples: Any, seed: Any, net: Network, name: str):
     """Gaussian functions on (sample, output, test), independent outputs with means (inputs, outputs)."""
     samples = check_integer("samples", samples, 1, expected="a positive integer")
     rng = np.random.default_rng(check_integer("seed", seed, 0, expected="a non-negative integer"))

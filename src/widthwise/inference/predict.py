@@ -94,9 +94,10 @@ def predict(
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
     response, outputs = spectrum.response(algorithm), y.shape[1]
-    (mean, cov), (train_mean, train_cov) = (part.trained(y, response) for part in (kernels, kernels.at_training))
+    at_training = kernels._replace(K_xA=kernels.K_AA, K_xx=kernels.K_AA, Theta_xA=kernels.Theta_AA)
+    (mean, cov), (train_mean, train_cov) = (part.trained(y, response) for part in (kernels, at_training))
     means, covariances = [mean.T], [per_output(cov, outputs)]
-    at_training = {
+    more = {
         "train_mean0": (_AT_TRAINING, train_mean.T),
         "train_cov0": (_TRAIN_PAIRS, per_output(train_cov, outputs)),
     }
@@ -107,9 +108,9 @@ def predict(
         details |= how
         means.append(tests.mean)
         covariances.append(tests.covariance)
-        at_training |= {"train_mean1": (_AT_TRAINING, training.mean), "train_cov1": (_TRAIN_PAIRS, training.covariance)}
+        more |= {"train_mean1": (_AT_TRAINING, training.mean), "train_cov1": (_TRAIN_PAIRS, training.covariance)}
     variables = moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
-    return label(variables | at_training, net, **details)
+    return label(variables | more, net, **details)
 
 
 def _order_one(net: MLP, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str):

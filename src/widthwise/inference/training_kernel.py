@@ -114,8 +114,3 @@ class KernelBlocks(NamedTuple):
         transfer = self.Theta_xA @ response
         mixed = transfer @ self.K_xA.T
         return transfer @ y, self.K_xx - mixed - mixed.T + transfer @ self.K_AA @ transfer.T
-
-    @property
-    def at_training(self) -> KernelBlocks:
-        """The same with the training inputs themselves as the inputs x."""
-        return KernelBlocks(self.K_AA, self.K_AA, self.K_AA, self.Theta_AA, self.Theta_AA)

@@ -19,6 +19,7 @@ from widthwise.network.mlp import PER_LAYER
 EqualLayers = tuple[Layer, ...]
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Hyper:
     """Hyperparameters of one layer of a plain network, or of all layers stacked on the first axis."""
@@ -34,9 +35,6 @@ class Hyper:
 
     def __getitem__(self, layer) -> Hyper:
         return jax.tree.map(lambda values: values[layer], self)
-
-
-jax.tree_util.register_dataclass(Hyper, list(PER_LAYER), [])
 
 
 def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[EqualLayers, ...]:

@@ -31,8 +31,6 @@ from widthwise.network import Network
 #: Inputs along one side of a tile.
 TILE = 384
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class KernelFlow:
@@ -66,7 +64,7 @@ def kernel_flow(
     with_theta: bool = True,
     last_only: bool = False,
     dtype: Any = np.float64,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> KernelFlow:
     """K and Θ between all rows of X, or between the rows of X and those of X2, tile by tile."""
     if with_theta:
@@ -84,7 +82,9 @@ def kernel_flow(
         for target, block in zip(targets, tiles.flow(gram, a, b), strict=True):
             target[:, a, b] = block
             if X2 is None:
-                _mirror(target, a, b)
+                # the part below the diagonal is the part above it, to the last digit
+                mirrored = np.swapaxes(block, 1, 2)
+                target[:, b, a] = mirrored if a != b else 0.5 * (block + mirrored)
         if progress is not None:
             progress(done, len(tasks))
     if X2 is None:
@@ -93,12 +93,6 @@ def kernel_flow(
             target[:, index, index] = diagonal[kept]
     error = max(tiles.error, rows.error, columns.error)
     return KernelFlow(layers, targets[0], targets[1] if with_theta else None, tiles.route, error)
-
-
-def _mirror(kernel: np.ndarray, a: slice, b: slice) -> None:
-    """The part below the diagonal is the part above it, to the last digit."""
-    transposed = np.swapaxes(kernel[:, a, b], 1, 2)
-    kernel[:, b, a] = transposed if a != b else 0.5 * (kernel[:, a, b] + transposed)
 
 
 def _blocks(count: int) -> list[slice]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.pair import is_parallel, line_derivative, pair_matrix
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Legs:
     """⟨σ^(p)_a σ^(p)_b⟩ differentiated: twice as (aa, ab), four times as (aaaa, aaab, aabb); each (inputs, inputs).

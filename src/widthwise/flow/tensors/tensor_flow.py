@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.tensors.legs import Legs
 from widthwise.flow.tensors.rules import NEEDS, READS, families_of
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
@@ -23,9 +22,6 @@ from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 #: Below this many inputs numpy is quicker than compiling.
 COMPILE_FROM = 24
-
-for kind in (Legs, LayerStep):
-    jax.tree_util.register_dataclass(kind, [field.name for field in fields(kind)], [])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from widthwise.flow.tensors.legs import Legs, legs
@@ -42,6 +43,7 @@ class QuadrupleTensor(Protocol):
     def entries(self, indices: str) -> Any: ...
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerStep:
     """All that the step from layer l to l+1 uses, besides the tensors of layer l.
@@ -75,11 +77,6 @@ class LayerStep:
     @property
     def error(self) -> float:
         return max(self.sigma.error, self.slope.error)
-
-    @property
-    def values(self):
-        """⟨σ_aσ_b⟩."""
-        return self.sigma.value
 
     @property
     def slopes(self):
@@ -155,12 +152,12 @@ def rule_V(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 
 def _cov_ss_ss(x: LayerStep):
     """cov(σ_aσ_b, σ_cσ_d)."""
-    return x.fours[0, 0, 0, 0] - on(x.values, "ab") * on(x.values, "cd")
+    return x.fours[0, 0, 0, 0] - on(x.sigma.value, "ab") * on(x.sigma.value, "cd")
 
 
 def _cov_ss_ww(x: LayerStep):
     """cov(σ_aσ_b, σ'_cσ'_d)."""
-    return x.fours[0, 0, 1, 1] - on(x.values, "ab") * on(x.slopes, "cd")
+    return x.fours[0, 0, 1, 1] - on(x.sigma.value, "ab") * on(x.slopes, "cd")
 
 
 def rule_D(x: LayerStep, t: Mapping[str, Any]) -> Terms:

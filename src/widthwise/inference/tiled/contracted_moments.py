@@ -89,7 +89,8 @@ class Reduction:
         self.basis = basis
         self.weights = TermWeights(clock, dict.fromkeys("apqr", rates), 0 if at_training else basis.others, at_training)
         kinds = {kind: _WeightsOfKind(kind, self.weights) for kind in LETTERS}
-        self.event_orders = {kind: weights.orders for kind, weights in kinds.items()}
+        #: Event orders that the algorithm has, the same for all forms of a correlator.
+        self.orders = {form.correlator: kinds[form.kind].orders for form in FORMS.values()}
         self.operands = SumOperands(
             vectors=basis.vectors,
             errors={"K": basis.tensors["K"][: len(rates), : len(rates)], "m": -basis.target},
@@ -102,10 +103,6 @@ class Reduction:
             name: {kind: np.zeros([size[letter] for letter in wanted.result]) for kind, wanted in form.sums.items()}
             for name, form in FORMS.items()
         }
-
-    def orders(self, correlator: str) -> tuple[int, ...]:
-        """Event orders that the algorithm has, the same for all forms of a correlator."""
-        return next(self.event_orders[form.kind] for form in FORMS.values() if form.correlator == correlator)
 
 
 def add_tile(
@@ -275,7 +272,7 @@ def add_tiles(flow: QuadrupleFlow, reductions: list[Reduction]) -> None:
     for tile in tiles(flow, training, on_host):
         for correlator in CORRELATORS:
             for leg in tile.legs(correlator):
-                placement = Placement(correlator, leg, reductions[0].orders(correlator))
+                placement = Placement(correlator, leg, reductions[0].orders[correlator])
                 all_sums = add(tile, placement, lookup_of(tile.sizes(placement)), all_sums, all_operands)
     for reduction, sums in zip(reductions, jax.tree.map(np.asarray, all_sums), strict=True):
         reduction.sums = sums

@@ -90,7 +90,7 @@ class FormSum(NamedTuple):
 class Form:
     """Legs of a correlator by letter (a letter twice: summed over equal inputs), weights by letters, and sums.
 
-    `kind` names the weights of `Weights`: H, HH, dH or ddH.
+    `kind` names the weights of `TermWeights`: H, HH, dH or ddH.
     """
 
     correlator: str

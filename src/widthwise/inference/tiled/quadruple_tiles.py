@@ -9,8 +9,8 @@ evenly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, permutations
 from math import comb
 from typing import Any, NamedTuple
@@ -105,11 +105,7 @@ class Placement(NamedTuple):
         return [k for k in range(4) if k != self.leg]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("last", "start", "count", "share", "tensors"),
-    meta_fields=("is_test", "training", "inputs", "top"),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Tile:
     """The quadruples of one last input, and their tensors in all orders, each (24, quadruples).
@@ -123,10 +119,10 @@ class Tile:
     count: Any
     share: Any
     tensors: Mapping[str, Any]
-    is_test: bool
-    training: int
-    inputs: int
-    top: int
+    is_test: bool = field(metadata={"static": True})
+    training: int = field(metadata={"static": True})
+    inputs: int = field(metadata={"static": True})
+    top: int = field(metadata={"static": True})
 
     def legs(self, correlator: str) -> tuple[int, ...]:
         """Where the last input can stand."""
