@@ -68,13 +68,19 @@ class SkeletalWeights(NamedTuple):
     combine: Any
 
 
+class KindWeights(NamedTuple):
+    """Weights of one kind at chosen ends j, by letter, and what takes them to all ends: (j, modes and test inputs)."""
+
+    ends: Any
+    by_letter: dict[str, SkeletalWeights]
+
+
 class SumOperands(NamedTuple):
-    """All that sums need besides tiles: eigenvectors, K and m of the errors; by kind, ends, and weights by letter."""
+    """All that sums need besides tiles: eigenvectors, K and m of the errors, weights by kind."""
 
     vectors: Any
     errors: dict[str, Any]
-    ends: dict[str, Any]
-    weights: dict[str, dict[str, SkeletalWeights]]
+    kinds: dict[str, KindWeights]
 
 
 #: Arrays by form and kind of sum, over the letters of the form; external ones run over modes and then test inputs.
@@ -88,15 +94,13 @@ class Reduction:
         rates, outputs = basis.rates, len(basis.target)
         self.basis = basis
         self.weights = TermWeights(clock, dict.fromkeys("apqr", rates), 0 if at_training else basis.others, at_training)
-        kinds = {kind: _WeightsOfKind(kind, self.weights) for kind in LETTERS}
+        orders, kinds = {}, {}
+        for kind in LETTERS:
+            orders[kind], kinds[kind] = _kind_weights(kind, self.weights)
         #: Event orders that the algorithm has, the same for all forms of a correlator.
-        self.orders = {form.correlator: kinds[form.kind].orders for form in FORMS.values()}
-        self.operands = SumOperands(
-            vectors=basis.vectors,
-            errors={"K": basis.tensors["K"][: len(rates), : len(rates)], "m": -basis.target},
-            ends={kind: weights.ends for kind, weights in kinds.items()},
-            weights={kind: {at: weights.skeletal(at) for at in LETTERS[kind]} for kind, weights in kinds.items()},
-        )
+        self.orders = {form.correlator: orders[form.kind] for form in FORMS.values()}
+        errors = {"K": basis.tensors["K"][: len(rates), : len(rates)], "m": -basis.target}
+        self.operands = SumOperands(basis.vectors, errors, kinds)
         size = {"x": 3, "A": outputs, "B": outputs} | dict.fromkeys("pqr", len(rates))
         size |= dict.fromkeys(EXTERNAL, len(rates) + self.weights.others)
         self.sums: FormSums = {
@@ -112,7 +116,7 @@ def add_tile(
     correlator = tile.correlator(placement, all_operands[0].vectors, lookup)
     all_new = []
     for sums, operands in zip(all_sums, all_operands, strict=True):
-        new, at_tests = dict(sums), operands.ends["H"].shape[1] > len(operands.vectors)
+        new, at_tests = dict(sums), operands.kinds["H"].ends.shape[1] > len(operands.vectors)
         for name, form in FORMS.items():
             reached = not tile.is_test or (at_tests and form.legs[placement.leg] in EXTERNAL)
             if form.correlator == placement.correlator and reached:
@@ -156,13 +160,12 @@ def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, operan
     Letters besides those of the form: g, event orders; j and l, chosen ends; k, chosen rates of a letter (`skeletal`).
     For "dH, ε_p" with a training input z at q: w over (g, j, k, p), ℓ_kq U_zq, and the ends over (j, a).
     """
-    small, ends, modes = [], operands.ends[form.kind], len(operands.vectors)
+    small, (ends, by_letter), modes = [], operands.kinds[form.kind], len(operands.vectors)
     row = None if tile.is_test else operands.vectors[tile.last]
     for number, letters in enumerate(form.weights):
         end, inner, chosen_end = letters[0], letters[1:], "jl"[number]
         joined = letter in inner and not repeated
-        at = LETTERS[form.kind][1 + inner.index(letter) if joined else 0]
-        weight = operands.weights[form.kind][at]
+        weight = by_letter[LETTERS[form.kind][1 + inner.index(letter) if joined else 0]]
         # the event orders are summed once, with the first weight; a second one has a single order
         values, orders = (weight.values, "g") if number == 0 else (weight.values[0], "")
         skeletal = letter if joined else inner[-1] if weight.combine is not None else ""
@@ -181,48 +184,37 @@ def _weight_operands(form: Form, letter: str, repeated: bool, tile: Tile, operan
     return small
 
 
-class _WeightsOfKind:
-    """Weights of one kind at chosen ends j, with `ends` (j, modes and test inputs); each letter's skeleton once."""
+def _kind_weights(kind: str, weights: TermWeights) -> tuple[tuple[int, ...], KindWeights]:
+    """Event orders of one kind of weights, and these at chosen ends, each letter in turn at its chosen rates."""
+    inner, rates, modes = LETTERS[kind][1:], weights.rates["a"], len(weights.rates["a"])
+    everywhere, looked_at = dict.fromkeys(inner, rates), dict.fromkeys(inner, evenly_spread(rates))
 
-    def __init__(self, kind: str, weights: TermWeights):
-        self.kind, self.inner, self.weights, self.rates = kind, LETTERS[kind][1:], weights, weights.rates["a"]
-        self.by_letter: dict[str, SkeletalWeights] = {}
-        looked_at = dict.fromkeys(self.inner, evenly_spread(self.rates))
-        sample = self._evaluate(self.rates, min(weights.others, 1), looked_at)
-        self.orders = tuple(sample)
-        if weights.factorise:
-            self.chosen, self.with_test, self.ends = np.zeros(0, int), 1, weights.ends()[None]
-            return
-        ends = skeleton(np.concatenate([values.reshape(len(values), -1) for values in sample.values()], axis=1).T)
+    def evaluate(ends: np.ndarray, tests: int, by_letter: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
+        """With a at the rates `ends` and at some test inputs, other letters at their rates."""
+        return getattr(replace(weights, rates=by_letter | {"a": ends}, others=tests), kind)()
+
+    sample = evaluate(rates, min(weights.others, 1), looked_at)
+    at_ends, with_test, ends = rates[:0], 1, weights.ends()[None]
+    if not weights.factorise:
+        chosen, combine = skeleton(np.concatenate([v.reshape(len(v), -1) for v in sample.values()], axis=1).T)
         # all test inputs are one column
-        modes = len(self.rates)
-        self.chosen = np.sort(ends.chosen[ends.chosen < modes])
-        self.with_test = int(np.any(ends.chosen >= modes))
-        combine = ends.combine[np.argsort(ends.chosen)]
-        self.ends = np.concatenate([combine[:, :modes], np.repeat(combine[:, modes:], weights.others, 1)], axis=1)
+        at_ends, with_test = rates[np.sort(chosen[chosen < modes])], int(np.any(chosen >= modes))
+        combine = combine[np.argsort(chosen)]
+        ends = np.concatenate([combine[:, :modes], np.repeat(combine[:, modes:], weights.others, 1)], axis=1)
 
-    def _evaluate(self, ends: np.ndarray, tests: int, rates: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """Weights with a at the rates `ends` and at some test inputs, other letters at their rates."""
-        return getattr(replace(self.weights, rates=rates | {"a": ends}, others=tests), self.kind)()
+    def skeletal(letter: str) -> SkeletalWeights:
+        axis = 1 + inner.index(letter)
+        columns = evaluate(at_ends, with_test, looked_at | {letter: rates}).values()
+        chosen, combine = skeleton(np.concatenate([np.moveaxis(v, axis, -1).reshape(-1, modes) for v in columns]))
+        values = evaluate(at_ends, with_test, everywhere | {letter: rates[chosen]}).values()
+        return SkeletalWeights(np.stack([np.moveaxis(v, axis, 1) for v in values]), combine)
 
-    def skeletal(self, letter: str) -> SkeletalWeights:
-        """Weights with the other letters at all modes, the letter at its chosen rates.
-
-        For the letter of the end, of three others the last one is at chosen rates: no array has three axes of modes.
-        """
-        letter = self.inner[-1] if letter not in self.inner and len(self.inner) == 3 else letter
-        if letter not in self.by_letter:
-            rates, combine, axis = dict.fromkeys(self.inner, self.rates), None, 1
-            if letter in self.inner:
-                axis = 1 + self.inner.index(letter)
-                looked_at = dict.fromkeys(self.inner, evenly_spread(self.rates)) | {letter: self.rates}
-                sample = self._evaluate(self.rates[self.chosen], self.with_test, looked_at).values()
-                columns = [np.moveaxis(values, axis, -1).reshape(-1, len(self.rates)) for values in sample]
-                chosen, combine = skeleton(np.concatenate(columns))
-                rates[letter] = self.rates[chosen]
-            values = self._evaluate(self.rates[self.chosen], self.with_test, rates).values()
-            self.by_letter[letter] = SkeletalWeights(np.stack([np.moveaxis(v, axis, 1) for v in values]), combine)
-        return self.by_letter[letter]
+    by_letter = {letter: skeletal(letter) for letter in inner}
+    # of three letters besides the end the last one is at chosen rates: no array has three axes of modes
+    by_letter["a"] = by_letter[inner[-1]]
+    if len(inner) < 3:
+        by_letter["a"] = SkeletalWeights(np.stack([*evaluate(at_ends, with_test, everywhere).values()]), None)
+    return tuple(sample), KindWeights(ends, by_letter)
 
 
 class Skeleton(NamedTuple):
