@@ -7,18 +7,17 @@ import pytest
 from peak_memory import growth
 
 import widthwise as ww
-from widthwise.flow.tensors.placed import ORDERS
-from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
+from widthwise.flow.tensors.quadruple_flow import ORDERS, QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.four_point import quadruples
 from widthwise.inference.corrections import TRAINING_TENSORS, choose_method, full_bytes, tiled_bytes
 from widthwise.inference.tiled import contracted_moments as contraction_first
 from widthwise.inference.tiled import forms
 from widthwise.inference.tiled import quadruple_tiles as tiles
-from widthwise.inference.tiled.skeleton import evenly_spread, skeleton
+from widthwise.inference.tiled.contracted_moments import evenly_spread, skeleton
 from widthwise.inference.trained import einsum
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_output import TermWeights
+from widthwise.inference.trained.trained_moments import TermWeights
 from widthwise.network.algorithms import NewtonStep
 
 RNG = np.random.default_rng(5)
@@ -85,7 +84,7 @@ class TestEquality:
         full, off = made(method="full"), {}
         for looks in (4, 11):
             monkeypatch.setattr(
-                "widthwise.inference.tiled.reduction.evenly_spread", partial(evenly_spread, count=looks)
+                "widthwise.inference.tiled.contracted_moments.evenly_spread", partial(evenly_spread, count=looks)
             )
             off[looks] = max(worst(full, made(method="tiles"), name) for name in ("mean1", "cov1"))
         assert off[11] < 1e-9

@@ -1,5 +1,7 @@
 """Tensors of order 1/n: reference numbers, exact cases, laws, and every term of the recursions missed when left out."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,8 +10,10 @@ from conftest import load_cases, network
 import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownName
 from widthwise.flow.tensors.quadruple_flow import PLACED
-from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES
+from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES, families_of
 from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.flow.tensors.tensor_rules import LayerStep
+from widthwise.gaussian.four_point import four_point
 from widthwise.gaussian.four_point.families import FAMILIES, assignments
 from widthwise.inference.corrections import PRIOR_TENSORS, TRAINING_TENSORS
 from widthwise.results.theory import estimate_bytes
@@ -46,13 +50,13 @@ def test_reference(case):
 
 def terms_of_all_rules() -> list[tuple[str, str]]:
     """Names of every term of §4 and §5, read from the rules themselves."""
-    from widthwise.flow.tensors.tensor_flow import _FullStep
-
     net, names = deep("tanh"), tuple(RULES)
     K, Theta = (ww.theory(net, X[:1])[name].values[0] for name in ("K", "Theta"))
-    step = _FullStep.of(net, 1, K, Theta, names, 1e-6, None)
+    four = four_point(net.activations[0], K, families_of(names), 1e-6)
+    fours = {orders: four.full(*orders) for name in names for orders in READS[name]}
+    step = replace(LayerStep.of(net, 1, K, Theta), fours=fours)
     tensors = {name: np.zeros((1,) * TENSORS[name].slots) for name in names}
-    found = {name: RULES[name](step._reading(name), tensors) for name in RULES}
+    found = {name: RULES[name](step, tensors) for name in RULES}
     return [(name, term) for name, terms in found.items() for term in terms]
 
 

@@ -11,12 +11,16 @@ from difference_equations import coefficients, iterate
 import widthwise as ww
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output
-from widthwise.inference.observables import expected_error, trained_kernel
+from widthwise.inference.predict import expected_error, trained_kernel
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import evaluate_polynomial
-from widthwise.inference.trained.kernel_change import kernel_change
-from widthwise.inference.trained.trained_moments import Basis, moments_at_tests, moments_at_training
-from widthwise.inference.trained.trained_output import trained_output
+from widthwise.inference.trained.trained_moments import (
+    Basis,
+    kernel_change,
+    moments_at_tests,
+    moments_at_training,
+    trained_output,
+)
 from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import NewtonStep
 

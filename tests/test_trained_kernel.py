@@ -15,13 +15,10 @@ from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.corrections import TRAINING_TENSORS, at_output
-from widthwise.inference.layer_kernels import layer_flows
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output, layer_flows
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import covariance, monomial
-from widthwise.inference.trained.kernel_change import kernel_change, mean_kernel_change
-from widthwise.inference.trained.trained_moments import Basis
-from widthwise.inference.trained.trained_output import trained_output
+from widthwise.inference.trained.trained_moments import Basis, kernel_change, mean_kernel_change, trained_output
 from widthwise.inference.training_kernel import Spectrum
 
 STEPS = ww.GradientDescent(0.25, 6)

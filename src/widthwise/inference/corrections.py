@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 
 from widthwise import devices
 from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
-from widthwise.flow.tensors.tensor_flow import FiniteFlow, check_existence, finite_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import Network
-from widthwise.tensors import CORRECTIONS, WITHOUT_THETA
+from widthwise.network import MLP, Network
+from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, WITHOUT_THETA
 
 #: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
 TRAINING_TENSORS = tuple(name for name in CORRECTIONS if name != "V")
 PRIOR_TENSORS = WITHOUT_THETA
+#: What the mean of a kernel, and its change under training, are made of.
+CHANGE_TENSORS = ("H1", *DIFFERENTIALS)
 SUMMATION_METHODS = ("auto", "full", "tiles")
 #: On an accelerator, where tiles are quicker, full tensors are taken up to this many bytes, about 31 inputs in all.
 SMALL_TENSORS = 1 << 28
@@ -103,6 +107,35 @@ def warn_if_inaccurate(error: float, level: int) -> None:
             AccuracyWarning,
             stacklevel=level,
         )
+
+
+def layer_flows(net: MLP, X: np.ndarray, training: int) -> Iterator[FiniteFlow]:
+    """For each layer the tensors on X, training inputs first, of a kernel at the tests that this layer makes alone.
+
+    The kernel is a sum Ĥ = Σ_l Ĥ^(l), l the layer whose parameters are differentiated (theory §3, §8). Training moves
+    Ĥ^(l) by the equations of theory §8 with λ^(l), the rates of layer l alone, between its two slots, and the full λ
+    wherever a slot meets an error ε:
+        Ĥ^(l)_ij;ab → Ĥ^(l) − η (dH_ijk;abc + dH_jik;bac) ε_kc + …,    λ_1 = λ^(l) between a and b,  λ_2 = λ to c.
+    With the kernel at test inputs and the errors at training inputs that is one network with `PairRates`: λ^(l) between
+    two tests, λ otherwise. The parts add up to the whole.
+
+    >>> net = MLP([1, 8, 8, 1], "tanh", C_b=0.1)
+    >>> X = np.array([[0.5], [-1.0]])
+    >>> parts = [flow.Theta[-1][1, 1] for flow in layer_flows(net, X, 1)]
+    >>> bool(np.isclose(sum(parts), kernel_flow(net, X).Theta[-1][1, 1]))
+    True
+    """
+    whole, at_tests = kernel_flow(net, X).Theta, np.arange(len(X)) >= training
+    between_tests = at_tests[:, None] & at_tests
+    full = np.array(net.lambda_W)[:, None, None]
+    for layer in range(net.depth):
+        alone = np.arange(net.depth) == layer
+        part = kernel_flow(net.replace(lambda_b=alone * net.lambda_b, lambda_W=alone * net.lambda_W), X).Theta
+        assert whole is not None
+        assert part is not None
+        lambda_W = np.where(between_tests, full * alone[:, None, None], full)
+        rates = PairRates(lambda_W, np.where(between_tests, part, whole))
+        yield finite_flow(net, X, CHANGE_TENSORS, last_only=True, rates=rates)
 
 
 def at_output(flow: FiniteFlow) -> dict[str, np.ndarray]:

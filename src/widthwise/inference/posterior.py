@@ -1,22 +1,31 @@
-"""`posterior`, `sample_prior`, `sample_posterior`: Bayesian inference, as labelled Datasets (theory §9)."""
+"""Bayesian inference as Datasets: `posterior`, `evidence_grid`, `sample_prior` and `sample_posterior` (theory §9)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy import linalg
 
+from widthwise.activations import Activation
+from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.inference.arguments import check_data, check_noise, network_for
+from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
+from widthwise.inference.arguments import check_data, check_noise, check_order, network_for
 from widthwise.inference.corrections import PRIOR_TENSORS, at_output, require_tensors
-from widthwise.inference.gaussian_process import GaussianProcess, draw_functions
-from widthwise.inference.labelled import corrected, joint_flow, labelled_moments
-from widthwise.inference.posterior_corrections import posterior_corrections
-from widthwise.inference.training_kernel import coinciding_rows, refuse_singular
-from widthwise.network import Network, check_inputs, check_network
+from widthwise.inference.gaussian_process import GaussianProcess, posterior_corrections
+from widthwise.inference.moment_variables import expansion, joint_flow, moment_variables, per_output
+from widthwise.network import MLP, Network, check_inputs, check_network
+from widthwise.network.inputs import check_targets, real_array
 from widthwise.network.validation import check_integer
+from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
+
+_GRID_DIMS = ("C_b", "C_W", "noise", "depth")
 
 
 def posterior(
@@ -44,20 +53,105 @@ def posterior(
     noise = check_noise(noise)
     if order == 1:
         require_tensors(net, len(X) + len(X_test), PRIOR_TENSORS)
-    K_AA, K_xA, K_xx = _prior(net, X, X_test)
-    process = condition(K_AA, noise, X)
-    evidence, change = process.log_evidence(y), {}
-    variables = labelled_moments(process.mean(K_xA, y), process.covariance(K_xx, K_xA), y.shape[1])
-    details = {"kind": "posterior", "order": order, "noise": noise}
+    process, K_xA, K_xx = _condition(net, X, X_test, noise)
+    means, covariances = [process.mean(K_xA, y).T], [per_output(process.covariance(K_xx, K_xA), y.shape[1])]
+    evidences, details = [process.log_evidence(y)], {"kind": "posterior", "order": order, "noise": noise}
     if order == 1:
         flow = joint_flow(net, X, X_test, PRIOR_TENSORS)
         details |= {"route": flow.route, "numerical_error": flow.error}
-        mean1, cov1, evidence1 = posterior_corrections(y=y, noise=noise, **at_output(flow))
-        variables = corrected(net, variables, mean1, cov1, np.linalg.norm(K_xx))
-        change = {"log_evidence1": ((), evidence1)}
-        evidence += evidence1 / net.n
-    variables |= {"log_evidence0": ((), process.log_evidence(y)), **change, "log_evidence": ((), evidence)}
-    return label(variables, net, **details)
+        corrections = posterior_corrections(y=y, noise=noise, **at_output(flow))
+        means.append(corrections.mean)
+        covariances.append(corrections.covariance)
+        evidences.append(corrections.log_evidence)
+    variables = moment_variables(net, means, covariances, np.linalg.norm(K_xx))
+    return label(variables | expansion("log_evidence", (), evidences, net.n), net, **details)
+
+
+def evidence_grid(
+    activation: str | Activation | Any,
+    X_train: Any,
+    y_train: Any,
+    *,
+    depth: Any,
+    width: Any,
+    C_b: Any = 0.0,
+    C_W: Any = 1.0,
+    noise: Any = 0.0,
+    order: int = 1,
+) -> xr.Dataset:
+    """Log evidence of the training targets for every network of a grid, to order 1/n (theory §9).
+
+    Networks have equal hidden layers, and one C_b and C_W in all layers. `posterior` gives the evidence of any other.
+
+    Parameters
+    ----------
+    X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output.
+    depth : numbers of weight layers, at least 1; one number or several, as for all that follow.
+    width : hidden widths n.
+    C_b, C_W : variances at initialisation.
+    noise : variances of the observation noise.
+    order : 0, infinite width, where `width` changes nothing; 1, with the correction of order 1/n.
+
+    Returns
+    -------
+    Dataset with log_evidence0 and, with order=1, its coefficient of 1/n, log_evidence1, on (C_b, C_W, noise, depth),
+    and log_evidence = log_evidence0 + log_evidence1/n on (C_b, C_W, noise, depth, width). One run of the recursions to
+    the greatest depth serves all depths, widths and noises.
+
+    >>> import widthwise as ww
+    >>> data = [[-1.0], [1.0]], [0.5, -0.3]
+    >>> e = evidence_grid("erf", *data, depth=[2, 3], width=[32, 64], C_b=0.1, C_W=1.5, noise=0.01)
+    >>> same = ww.posterior(ww.MLP([1, 64, 64, 1], "erf", C_b=0.1, C_W=1.5), *data, [[0.0]], noise=0.01, order=1)
+    >>> bool(np.isclose(e["log_evidence"].sel(depth=3, width=64).item(), same["log_evidence"].item()))
+    True
+    """
+    check_order(order)
+    X = check_inputs(X_train, None, "X_train")
+    y = real_array(y_train, "y_train")
+    y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)
+    axes = {name: _grid_axis(name, real_array(values, name), float) for name, values in (("C_b", C_b), ("C_W", C_W))}
+    axes["noise"] = _grid_axis("noise", real_array(noise, "noise"), check_noise)
+    whole = "one positive integer, or a list of them"
+    for name, values in (("depth", depth), ("width", width)):
+        axes[name] = _grid_axis(name, values, partial(check_integer, name, least=1, expected=whole), whole)
+    deepest = MLP([X.shape[1], *[max(axes["width"])] * (max(axes["depth"]) - 1), y.shape[1]], activation)
+    if order == 1:
+        require_tensors(deepest, len(X), PRIOR_TENSORS)
+    found = np.zeros((1 + order, *(len(axes[name]) for name in _GRID_DIMS)))
+    points = list(product(enumerate(axes["C_b"]), enumerate(axes["C_W"])))
+    with DelayedProgress("evidence", None) as progress:
+        for done, ((i, C_b), (j, C_W)) in enumerate(points, start=1):
+            found[:, i, j] = _over_depths(deepest.replace(C_b=C_b, C_W=C_W), X, y, axes["depth"], axes["noise"], order)
+            progress(done, len(points))
+    variables: dict[str, Any] = {f"log_evidence{power}": (_GRID_DIMS, values) for power, values in enumerate(found)}
+    powers = np.asarray(axes["width"], dtype=float) ** -np.arange(1 + order)[:, None]
+    variables["log_evidence"] = ((*_GRID_DIMS, "width"), np.einsum("p...,pn->...n", found, powers))
+    result = label(variables, deepest, axes, kind="evidence_grid", order=order, activation=deepest.activation.name)
+    for one_network in ("network", "n"):
+        del result.attrs[one_network]
+    return result
+
+
+def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], noises: list[float], order: int):
+    """Coefficients of powers of 1/n on (power, noise, depth)."""
+    flow = kernel_flow(net, X, with_theta=False) if order == 0 else finite_flow(net, X, PRIOR_TENSORS, with_theta=False)
+    found = np.zeros((1 + order, len(noises), len(depths)))
+    for (i, noise), (j, depth) in product(enumerate(noises), enumerate(depths)):
+        K = flow.K[depth - 1]
+        found[0, i, j] = GaussianProcess.condition(K, noise, X).log_evidence(y)
+        if isinstance(flow, FiniteFlow):
+            tensors = {name: flow.tensors[name][depth - 1] for name in PRIOR_TENSORS}
+            found[1, i, j] = posterior_corrections(K, y=y, noise=noise, **tensors).log_evidence
+    return found
+
+
+def _grid_axis(
+    name: str, values: Any, check: Callable[[Any], Any], expected: str = "one number, or a list of them"
+) -> list[Any]:
+    array = np.atleast_1d(np.asarray(values))
+    if array.ndim != 1 or array.size == 0:
+        raise InvalidInput(name, f"an array of shape {array.shape}", expected)
+    return [check(value) for value in array.tolist()]
 
 
 def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
@@ -69,12 +163,7 @@ def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.Da
     """
     X = check_inputs(X, check_network(net).widths[0])
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
-    values = draw_functions(
-        np.zeros((len(X), net.widths[-1])),
-        K,
-        *_draws(samples, seed),
-    )
-    return xr.DataArray(values, dims=("sample", "output", "test"), name="prior", attrs={"network": net.to_json()})
+    return _drawn_functions(np.zeros((len(X), net.widths[-1])), K, samples, seed, net, "prior")
 
 
 def sample_posterior(
@@ -89,31 +178,22 @@ def sample_posterior(
     True
     """
     X, y, X_test = check_data(net, X_train, y_train, X_test)
-    noise = check_noise(noise)
-    K_AA, K_xA, K_xx = _prior(net, X, X_test)
-    process = condition(K_AA, noise, X)
-    values = draw_functions(
-        process.mean(K_xA, y),
-        process.covariance(K_xx, K_xA),
-        *_draws(samples, seed),
-    )
-    return xr.DataArray(values, dims=("sample", "output", "test"), name="posterior", attrs={"network": net.to_json()})
+    process, K_xA, K_xx = _condition(net, X, X_test, check_noise(noise))
+    return _drawn_functions(process.mean(K_xA, y), process.covariance(K_xx, K_xA), samples, seed, net, "posterior")
 
 
-def condition(K_AA: np.ndarray, noise: float, X: np.ndarray) -> GaussianProcess:
-    if noise == 0.0 and coinciding_rows(X):
-        raise refuse_singular(K_AA, X, "K", "set noise > 0")
-    return GaussianProcess.condition(K_AA, noise, X)
-
-
-def _prior(net: Network, X: np.ndarray, X_test: np.ndarray) -> list[np.ndarray]:
+def _condition(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
+    """The prior conditioned on training inputs, with K_xA and K_xx."""
     blocks = ((X, None), (X_test, X), (X_test, None))
-    return [kernel_flow(net, a, b, with_theta=False, last_only=True).K[0] for a, b in blocks]
+    K_AA, K_xA, K_xx = (kernel_flow(net, a, b, with_theta=False, last_only=True).K[0] for a, b in blocks)
+    return GaussianProcess.condition(K_AA, noise, X), K_xA, K_xx
 
 
-def _draws(samples: Any, seed: Any) -> tuple[int, int]:
-    """How many samples, and from which seed."""
-    return (
-        check_integer("samples", samples, 1, expected="a positive integer"),
-        check_integer("seed", seed, 0, expected="a non-negative integer"),
-    )
+def _drawn_functions(mean: np.ndarray, covariance: np.ndarray, samples: Any, seed: Any, net: Network, name: str):
+    """Gaussian functions on (sample, output, test), independent outputs with means (inputs, outputs)."""
+    samples = check_integer("samples", samples, 1, expected="a positive integer")
+    rng = np.random.default_rng(check_integer("seed", seed, 0, expected="a non-negative integer"))
+    variances, vectors = linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(variances, 0.0))
+    values = mean.T + rng.standard_normal((samples, mean.shape[1], len(covariance))) @ root.T
+    return xr.DataArray(values, dims=("sample", "output", "test"), name=name, attrs={"network": net.to_json()})

@@ -1,7 +1,11 @@
-"""`predict` and `max_learning_rate`: trained networks at infinite width and to order 1/n (theory §8)."""
+"""Trained networks at infinite width and to order 1/n, as labelled Datasets (theory §8).
+
+`predict`, `max_learning_rate`, `expected_error`, `compare_algorithms` and `trained_kernel`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,26 +15,33 @@ from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
+from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference.arguments import check_algorithm, check_data, check_loss, network_for
 from widthwise.inference.corrections import (
     TRAINING_TENSORS,
     at_output,
     choose_method,
+    layer_flows,
     require_tensors,
     warn_if_inaccurate,
 )
-from widthwise.inference.labelled import corrected, joint_flow, labelled_moments, per_output
-from widthwise.inference.linear_training import Kernels, trained
+from widthwise.inference.moment_variables import AT_TESTS, expansion, joint_flow, moment_variables, per_output
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_moments import Basis, OutputMoments, moments_at_tests, moments_at_training
-from widthwise.inference.training_kernel import Algorithm, Spectrum
+from widthwise.inference.trained.trained_moments import (
+    Basis,
+    mean_kernel_change,
+    moments_at_tests,
+    moments_at_training,
+)
+from widthwise.inference.training_kernel import Algorithm, KernelBlocks, Spectrum
 from widthwise.network import MLP, Network, check_inputs, check_network, plain
+from widthwise.network.inputs import check_targets
 from widthwise.progress import DelayedProgress
-from widthwise.results.labels import label
+from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 
-_TRAIN_PAIRS = ("output", "train", "output_", "train_")
+_AT_TRAINING, _TRAIN_PAIRS = ("output", "train"), ("output", "train", "output_", "train_")
 
 
 def predict(
@@ -82,34 +93,28 @@ def predict(
     kernels = _kernel_blocks(net, X, X_test)
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
-    at_test, at_train = trained(kernels, y, spectrum.response(algorithm))
-    variables = labelled_moments(at_test.mean, at_test.covariance, y.shape[1]) | {
-        "train_mean0": (("output", "train"), at_train.mean.T),
-        "train_cov0": (_TRAIN_PAIRS, per_output(at_train.covariance, y.shape[1])),
+    response, outputs = spectrum.response(algorithm), y.shape[1]
+    at_training = kernels._replace(K_xA=kernels.K_AA, K_xx=kernels.K_AA, Theta_xA=kernels.Theta_AA)
+    (mean, cov), (train_mean, train_cov) = (part.trained(y, response) for part in (kernels, at_training))
+    means, covariances = [mean.T], [per_output(cov, outputs)]
+    more = {
+        "train_mean0": (_AT_TRAINING, train_mean.T),
+        "train_cov0": (_TRAIN_PAIRS, per_output(train_cov, outputs)),
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
     if order == 1:
-        tests, training, how = _order_one(
-            plain(net, "order=1"), X, y, X_test, spectrum, Clock.of(algorithm), chosen, method
-        )
+        clock = Clock.of(algorithm)
+        tests, training, how = _order_one(plain(net, "order=1"), X, y, X_test, spectrum, clock, chosen, method)
         details |= how
-        variables = corrected(net, variables, tests.mean, tests.covariance, np.linalg.norm(kernels.K_xx))
-        variables["train_mean1"] = (("output", "train"), training.mean)
-        variables["train_cov1"] = (_TRAIN_PAIRS, training.covariance)
-    return label(variables, net, **details)
+        means.append(tests.mean)
+        covariances.append(tests.covariance)
+        more |= {"train_mean1": (_AT_TRAINING, training.mean), "train_cov1": (_TRAIN_PAIRS, training.covariance)}
+    variables = moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
+    return label(variables | more, net, **details)
 
 
-def _order_one(
-    net: MLP,
-    X: np.ndarray,
-    y: np.ndarray,
-    X_test: np.ndarray,
-    spectrum: Spectrum,
-    clock: Clock,
-    method: str,
-    asked: str,
-) -> tuple[OutputMoments, OutputMoments, dict[str, Any]]:
-    """Coefficients of 1/n at test and at training inputs, and how they were computed."""
+def _order_one(net: MLP, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str):
+    """Coefficients of 1/n as `OutputMoments` at test and at training inputs, and how they were computed."""
     if method == "tiles":
         total = count_quadruples(len(X), len(X_test), net.depth)
         with DelayedProgress("tiles of order 1/n", None) as bar:
@@ -146,9 +151,157 @@ def max_learning_rate(net: Network, X_train: Any) -> float:
     return largest_stable_step(net, X)
 
 
-def _kernel_blocks(net: Network, X: np.ndarray, X_test: np.ndarray) -> Kernels:
+def _kernel_blocks(net: Network, X: np.ndarray, X_test: np.ndarray) -> KernelBlocks:
     AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
     xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
     assert AA.Theta is not None
     assert xA.Theta is not None
-    return Kernels(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
+    return KernelBlocks(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
+
+
+def expected_error(
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    y_test: Any,
+    algorithm: Algorithm | None = None,
+    *,
+    order: int = 0,
+) -> xr.Dataset:
+    """Expected squared error of a trained network on given targets, split into bias and variance (theory §8).
+
+    E(z − y)² = (E z − y)² + var z over initialisations. Arguments as in `predict`, and y_test (tests, outputs).
+
+    Returns
+    -------
+    Dataset with bias0, variance0, error0 on (output, test): squared bias, variance, and their sum at infinite width.
+    With order=1 also bias1, variance1, error1, the coefficients of 1/n; bias, variance, error include what is asked.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+    >>> e = expected_error(net, [[-1.0], [1.0]], [0.5, -0.5], [[1.0]], [0.0])
+    >>> round(float(e["bias"][0, 0]), 6), bool(e["variance"] < 1e-9)     # the training target is −0.5
+    (0.25, True)
+    """
+    p = predict(net, X_train, y_train, X_test, algorithm, order=order)
+    off = p["mean0"].values - check_targets(y_test, p.sizes["test"], net.widths[-1], "y_test").T
+    bias, variance = [off**2], [np.einsum("ixix->ix", p[f"cov{power}"].values) for power in range(order + 1)]
+    if order == 1:
+        bias.append(2.0 * off * p["mean1"].values)
+    error = [sum(parts) for parts in zip(bias, variance, strict=True)]
+    variables = {}
+    for name, coefficients in (("bias", bias), ("variance", variance), ("error", error)):
+        variables |= expansion(name, AT_TESTS, coefficients, net.n)
+    return label(variables, net, kind="expected_error", order=order, algorithm=p.attrs["algorithm"])
+
+
+def compare_algorithms(
+    net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]
+) -> xr.Dataset:
+    """Where several algorithms end, to order 1/n, and how far each ends from the first of them (theory §8).
+
+    Arguments as in `predict`, with a list of algorithms; the tensors are computed once for all of them. Trained to
+    convergence they agree at infinite width, and what they differ by is of order 1/n.
+
+    Returns
+    -------
+    Dataset with mean0, mean1, mean on (algorithm, output, test), cov0, cov1, cov on (algorithm, output, test, output_,
+    test_), change1 as in `trained_kernel`, and mean_difference, cov_difference: mean and cov less those of the first.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+    >>> data = [[-1.0], [1.0]], [0.5, 0.7], [[0.3]]
+    >>> c = compare_algorithms(net, *data, [ww.GradientFlow(), ww.GradientDescent(0.3), ww.NewtonStep()])
+    >>> [bool(abs(c[name][k, 0, 0]) < 1e-9) for k in (1, 2) for name in ("mean_difference", "mean0")]
+    [False, False, False, False]
+    >>> bool(np.allclose(c["mean0"], c["mean0"][0]))
+    True
+    """
+    if isinstance(algorithms, (str, bytes)) or not isinstance(algorithms, Sequence) or not algorithms:
+        raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
+    algorithms = [check_algorithm(algorithm) for algorithm in algorithms]
+    _, y, _, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, algorithms)
+    basis, tests = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), slice(len(y), None)
+    clocks = [Clock.of(algorithm) for algorithm in algorithms]
+    outcomes = [moments_at_tests(basis, clock) for clock in clocks]
+    means, covariances = (
+        [np.array([getattr(orders[power], part) for orders in outcomes]) for power in (0, 1)]
+        for part in ("mean", "covariance")
+    )
+    pairs = ("algorithm", *TEST_PAIRS)
+    variables = expansion("mean", ("algorithm", *AT_TESTS), means, net.n) | expansion("cov", pairs, covariances, net.n)
+    changes = [mean_kernel_change(basis, clock)[:, tests, :, tests] for clock in clocks]
+    variables["change1"] = (pairs, np.array(changes))
+    for name in ("mean", "cov"):
+        dims, values = variables[name]
+        variables[f"{name}_difference"] = (dims, values - values[0])
+    coords = {"algorithm": [repr(algorithm) for algorithm in algorithms]}
+    return label(variables, net, coords, kind="compare_algorithms", order=1, route=flow.route)
+
+
+def trained_kernel(
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    algorithm: Algorithm | None = None,
+    *,
+    by_layer: bool = False,
+) -> xr.Dataset:
+    """How far training moves the neural tangent kernel on the test inputs, on average, to order 1/n (theory §8).
+
+    At infinite width it does not move. Arguments as in `predict`; `by_layer` splits the kernel into what the
+    parameters of each layer contribute, at the price of one more run of the recursions a layer.
+
+    Returns
+    -------
+    Dataset on (output, test, output_, test_) with kernel0 (Θ at infinite width), initial1 and change1, the coefficients
+    of 1/n of the mean at initialisation and of the mean change by training, and kernel, the mean after training. With
+    by_layer also kernel0_by_layer, initial1_by_layer, change1_by_layer, on (layer, …), which add up to the others.
+
+    >>> import widthwise as ww
+    >>> net = ww.MLP([1, 64, 1], "linear", lambda_b=0.0)     # gradient flow conserves H² − 4z²/n: the change is y² − 1
+    >>> k = trained_kernel(net, [[1.0]], [2.0], [[1.0]])
+    >>> round(float(k["change1"][0, 0, 0, 0]), 9)
+    3.0
+    >>> k = trained_kernel(net, [[1.0]], [2.0], [[1.0]], by_layer=True)
+    >>> k["change1_by_layer"].values.ravel().round(9).tolist()
+    [1.5, 1.5]
+    """
+    algorithm = check_algorithm(algorithm)
+    X, y, X_test, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, [algorithm])
+    clock = Clock.of(algorithm)
+    parts = _kernel_parts(flow, spectrum, y, clock)
+    total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
+    variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
+    coords: Any = {}
+    if by_layer:
+        flows = layer_flows(net, np.concatenate([X, X_test]), len(X))
+        layers = [_kernel_parts(part, spectrum, y, clock) for part in flows]
+        coords = layer_coordinate(tuple(range(1, net.depth + 1)))
+        for name in parts:
+            variables[f"{name}_by_layer"] = (("layer", *TEST_PAIRS), np.array([layer[name] for layer in layers]))
+    details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(algorithm), "route": flow.route}
+    return label(variables, net, coords, **details)
+
+
+def _joint_problem(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]):
+    """Checked data, the spectrum of Θ on training inputs, where each algorithm has to be stable, and the tensors."""
+    X, y, X_test = check_data(net, X_train, y_train, X_test)
+    require_tensors(net, len(X) + len(X_test), TRAINING_TENSORS)
+    Theta = kernel_flow(net, X, last_only=True).Theta
+    assert Theta is not None
+    spectrum = Spectrum.of(Theta[0])
+    for algorithm in algorithms:
+        spectrum.check(algorithm, Theta[0], X)
+    return X, y, X_test, spectrum, joint_flow(net, X, X_test, TRAINING_TENSORS)
+
+
+def _kernel_parts(flow: FiniteFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> dict[str, np.ndarray]:
+    """Θ, H1 and E[H* − Ĥ] at the tests, (output, test, output, test), from a flow over training, then test inputs."""
+    basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
+    tests = slice(len(y), None)
+    kernel0, initial1 = (per_output(matrix[tests, tests], y.shape[1]) for matrix in (basis.Theta, basis.tensors["H1"]))
+    change = mean_kernel_change(basis, clock)[:, tests, :, tests]
+    return {"kernel0": kernel0, "initial1": initial1, "change1": change}

@@ -1,8 +1,14 @@
-"""Training kernels: their spectrum, the largest stable step, and a clear word when they are singular."""
+"""Training at infinite width, and a clear word when its kernel is singular (theory §8, free part).
+
+The dynamics is linear under a constant Θ:
+    z_x(t) = z_x − Θ_xA G (z_A − y),    G = Θ_AA⁻¹ (1 − e^{−Θ_AA t})  or  Θ_AA⁻¹ (1 − (1 − ηΘ_AA)^steps)
+With z ~ N(0, K) at initialisation the trained outputs are Gaussian, each output of the network on its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
@@ -58,18 +64,15 @@ class Spectrum:
     def of(cls, Theta: np.ndarray) -> Spectrum:
         return cls(*linalg.eigh(Theta))
 
-    @property
-    def largest_stable_rate(self) -> float:
-        """2/λ_max: steps below it converge, steps above it diverge."""
-        return 2.0 / float(self.values[-1]) if self.values[-1] > 0 else float("inf")
-
     def check(self, algorithm: Algorithm, Theta: np.ndarray, X: np.ndarray) -> None:
         """Refuse steps past the bound, and training to convergence with a singular kernel."""
-        if isinstance(algorithm, GradientDescent) and algorithm.learning_rate >= self.largest_stable_rate:
+        # steps below it converge, steps above it diverge
+        largest = 2.0 / float(self.values[-1]) if self.values[-1] > 0 else float("inf")
+        if isinstance(algorithm, GradientDescent) and algorithm.learning_rate >= largest:
             raise UnstableLearningRate(
                 "learning_rate",
                 f"{algorithm.learning_rate:g}",
-                f"less than 2/λ_max = {self.largest_stable_rate:.6g}, the stable bound on these training inputs",
+                f"less than 2/λ_max = {largest:.6g}, the stable bound on these training inputs",
             )
         singular = self.values[0] <= SINGULAR * self.values[-1]
         if duration(algorithm) is None and (singular or coinciding_rows(X)):
@@ -77,10 +80,7 @@ class Spectrum:
             raise refuse_singular(Theta, X, "Theta", f"train for a finite time with {limited}")
 
     def response(self, algorithm: Algorithm) -> np.ndarray:
-        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, so that z_x → z_x − Θ_xA G (z_A − y) (theory §8, free part).
-
-        What is left of an eigenmode of the error, its decay, is e^{−λt}, or (1 − ηλ)^steps, or nothing.
-        """
+        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, where an error decays to e^{−λt}, or (1 − ηλ)^steps, or nothing."""
         small, time = self.values <= 1e-14 * self.values[-1], duration(algorithm)
         if time is None:
             reached, limit = np.ones(len(self.values)), 0.0
@@ -98,3 +98,19 @@ def duration(algorithm: Algorithm) -> float | None:
     if isinstance(algorithm, GradientFlow):
         return algorithm.time
     return algorithm.steps if isinstance(algorithm, GradientDescent) else None
+
+
+class KernelBlocks(NamedTuple):
+    """K and Θ on training inputs A and inputs x to predict: the blocks AA, xA and xx."""
+
+    K_AA: np.ndarray
+    K_xA: np.ndarray
+    K_xx: np.ndarray
+    Theta_AA: np.ndarray
+    Theta_xA: np.ndarray
+
+    def trained(self, y: np.ndarray, response: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (inputs, outputs) and covariance (inputs, inputs) over initialisations of trained outputs at x."""
+        transfer = self.Theta_xA @ response
+        mixed = transfer @ self.K_xA.T
+        return transfer @ y, self.K_xx - mixed - mixed.T + transfer @ self.K_AA @ transfer.T

@@ -23,7 +23,7 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
-from widthwise.inference.observables import expected_error
+from widthwise.inference.predict import expected_error
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.network import MLP

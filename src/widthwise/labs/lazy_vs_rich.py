@@ -16,7 +16,7 @@ import numpy as np
 from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
-from widthwise.inference.observables import trained_kernel
+from widthwise.inference.predict import trained_kernel
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.figures import only_ticks

@@ -1,8 +1,9 @@
-"""The flow of every input with itself: a short recursion that all pairs need."""
+"""The flow of every input with itself, a short recursion that all pairs need; and by closed forms that of all pairs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.flow.kernels.equal_layers import EqualLayers, over_equal, runs_of
-from widthwise.flow.kernels.layer_series import InputTables
+from widthwise.flow.kernels.hyper import EqualLayers, over_equal, runs_of
+from widthwise.gaussian.hermite import SHORT_SERIES, HermiteTable, hermite_table
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.pair import closed_pair
 from widthwise.network import Network
+
+
+@dataclass
+class InputTables:
+    """Hermite tables of a list of inputs at one layer, by order and length, made when first asked for."""
+
+    activation: Activation
+    K: np.ndarray
+    made: dict[tuple[int, int], HermiteTable] = field(default_factory=dict)
+
+    def get(self, order: int, terms: int = SHORT_SERIES) -> HermiteTable:
+        if (order, terms) not in self.made:
+            self.made[order, terms] = hermite_table(self.activation, order, self.K, terms)
+        return self.made[order, terms]
+
+    def error(self, with_slopes: bool) -> float:
+        """Of ⟨σ²⟩ and ⟨σ'²⟩, relative to them."""
+        used = [self.get(order) for order in ((0, 1) if with_slopes else (0,))]
+        return max(float(np.max(table.norm_error / np.maximum(table.norm, 1e-300))) for table in used)
 
 
 @dataclass(frozen=True)
@@ -42,14 +62,22 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     """K_aa and Θ_aa at every layer, in float64."""
     gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
     if is_closed(net):
-        K, Theta, entering = _closed_diagonal(runs_of(net.layers), gram, with_theta)
-        return Diagonal(np.asarray(K), np.asarray(Theta), jax.tree.map(np.asarray, entering), {}, 1e-15)
-    K, Theta, kept, entering, tables = gram, np.zeros_like(gram), [], [], {}
+        (K, *Theta), entering = jax.tree.map(np.asarray, closed_flow(runs_of(net.layers), gram, (), with_theta))
+        return Diagonal(K, Theta[0] if with_theta else np.zeros_like(K), entering, {}, 1e-15)
+    tables: dict[int, InputTables] = {}
+
+    def norm(position: int, K: np.ndarray, activation: Activation, p: int) -> Any:
+        """⟨σ^(p)²⟩ of every input, from tables that are kept."""
+        if p and not with_theta:
+            return 0.0
+        if activation.closed is not None:
+            return np.asarray(closed_pair(activation.closed, p, p, K, K, K))
+        return tables.setdefault(position, InputTables(activation, K)).get(p).norm
+
+    K, Theta, kept, entering = gram, np.zeros_like(gram), [], []
     for position, layer in enumerate(net.layers):
         entering.append(K)
-        norms = _Norms(K, with_theta)
-        K, Theta = kernel_rule(layer, Pair(K, K, K, Theta, norms))
-        tables |= {position: norms.tables} if norms.tables else {}
+        K, Theta = kernel_rule(layer, Pair(K, K, K, Theta, partial(norm, position, K)))
         if layer.numbered:
             kept.append((K, np.broadcast_to(Theta, K.shape)))
     Ks, Thetas = (np.stack(column) for column in zip(*kept, strict=True))
@@ -57,46 +85,32 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     return Diagonal(Ks, Thetas, entering, tables, error)
 
 
-class _Norms:
-    """⟨σ^(p)²⟩ of every input, from tables that are kept."""
+@partial(jax.jit, static_argnames=("with_theta", "last_only"))
+def closed_flow(
+    runs: tuple[EqualLayers, ...], gram, diagonals: Sequence[Any], with_theta: bool, last_only: bool = False
+) -> tuple[list[Any], list[Any]]:
+    """K and, if wanted, Θ (layers, …) of pairs by closed forms.
 
-    def __init__(self, K: np.ndarray, with_theta: bool):
-        self.K, self.with_theta = K, with_theta
-        self.tables: InputTables | None = None
+    `diagonals` are K of the inputs a and of the inputs b at the entrance of every layer, laid out like the pairs.
+    Without them every input is paired with itself, and K at every entrance comes along.
+    """
 
-    def __call__(self, activation: Activation, p: int) -> Any:
-        if p and not self.with_theta:
-            return 0.0
-        if activation.closed is not None:
-            return np.asarray(closed_pair(activation.closed, p, p, self.K, self.K, self.K))
-        self.tables = self.tables or InputTables(activation, self.K)
-        return self.tables.get(p).norm
-
-
-@partial(jax.jit, static_argnames="with_theta")
-def _closed_diagonal(runs: tuple[EqualLayers, ...], gram, with_theta: bool):
-    def step(kernels, block):
-        K, Theta = kernels
-        entering = []
-        for layer in block:
-            entering.append(K)
-            K, Theta = kernel_rule(layer, closed_pair_of(K, K, K, Theta, with_theta))
-        return (K, Theta), ((K, Theta), entering)
-
-    kernels, kept, entering = (gram, jnp.zeros_like(gram)), [], []
-    for run in runs:
-        kernels, (passed, entered) = over_equal(step, kernels, run)
-        kept.append(passed)
-        entering.append(entered)
-    K, Theta = (jnp.concatenate(column) for column in zip(*kept, strict=True))
-    return K, Theta, entering
-
-
-def closed_pair_of(K_aa, K_ab, K_bb, Theta, with_theta: bool) -> Pair:
-    """A pair whose expectations are closed forms; without Θ, none of σ'."""
-
-    def mean(activation: Activation, p: int) -> Any:
+    def mean(K_aa, K_ab, K_bb, activation: Activation, p: int) -> Any:
         assert activation.closed is not None
         return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else jnp.zeros_like(K_ab)
 
-    return Pair(K_aa, K_ab, K_bb, Theta, mean)
+    def step(kernels, block):
+        (K, Theta), entered = kernels, []
+        for layer, *variances in zip(*block, strict=True):
+            K_aa, K_bb = variances or (K, K)
+            entered += [] if variances else [K]
+            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb)))
+        return (K, Theta), ((() if last_only else (K, Theta)), entered)
+
+    kernels, kept, entering = (gram, jnp.zeros_like(gram)), [], []
+    for run in zip(runs, *diagonals, strict=True):
+        kernels, (passed, entered) = over_equal(step, kernels, run)
+        kept.append(passed)
+        entering.append(entered)
+    columns = [(kernel[None],) for kernel in kernels] if last_only else zip(*kept, strict=True)
+    return [jnp.concatenate(column) for column in columns][: 1 + with_theta], entering

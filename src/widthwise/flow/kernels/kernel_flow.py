@@ -10,22 +10,26 @@ and each entry of a symmetric kernel is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import require_derivatives
+from widthwise.activations import Activation, require_derivatives
 from widthwise.errors import NotDifferentiable
-from widthwise.flow.kernels.diagonal_flow import diagonal_flow, is_closed
-from widthwise.flow.kernels.kernel_tiles import ClosedTiles, SeriesTiles
+from widthwise.flow.kernels.diagonal_flow import Diagonal, InputTables, closed_flow, diagonal_flow, is_closed
+from widthwise.flow.kernels.hyper import runs_of
+from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, series
+from widthwise.gaussian.kernel_rules import Pair, kernel_rule
+from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
 from widthwise.network import Network
 
 #: Inputs along one side of a tile.
 TILE = 384
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -60,29 +64,27 @@ def kernel_flow(
     with_theta: bool = True,
     last_only: bool = False,
     dtype: Any = np.float64,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> KernelFlow:
     """K and Θ between all rows of X, or between the rows of X and those of X2, tile by tile."""
     if with_theta:
         check_differentiable(net)
     rows = diagonal_flow(net, X, with_theta)
     columns = rows if X2 is None else diagonal_flow(net, X2, with_theta)
+    others = X if X2 is None else X2
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
-    shape = (len(layers), len(X), len(X if X2 is None else X2))
-    targets = [np.empty(shape, dtype) for _ in range(1 + with_theta)]
-    make = ClosedTiles if is_closed(net) else SeriesTiles
-    tiles = make(net, rows, columns, with_theta, last_only, np.dtype(dtype))
-
-    def fill(a: slice, b: slice) -> None:
-        gram = (X[a] @ (X if X2 is None else X2)[b].T) / net.widths[0]
+    targets = [np.empty((len(layers), len(X), len(others)), dtype) for _ in range(1 + with_theta)]
+    tiles = (_ClosedTiles if is_closed(net) else _SeriesTiles)(net, rows, columns, with_theta, last_only, dtype)
+    across = _blocks(len(others))
+    tasks = [(a, b) for i, a in enumerate(_blocks(len(X))) for b in across[i if X2 is None else 0 :]]
+    for done, (a, b) in enumerate(tasks, start=1):
+        gram = (X[a] @ others[b].T) / net.widths[0]
         for target, block in zip(targets, tiles.flow(gram, a, b), strict=True):
             target[:, a, b] = block
             if X2 is None:
-                _mirror(target, a, b)
-
-    tasks = list(_tiles(shape[1], shape[2], X2 is None))
-    for done, (a, b) in enumerate(tasks, start=1):
-        fill(a, b)
+                # the part below the diagonal is the part above it, to the last digit
+                mirrored = np.swapaxes(block, 1, 2)
+                target[:, b, a] = mirrored if a != b else 0.5 * (block + mirrored)
         if progress is not None:
             progress(done, len(tasks))
     if X2 is None:
@@ -93,21 +95,128 @@ def kernel_flow(
     return KernelFlow(layers, targets[0], targets[1] if with_theta else None, tiles.route, error)
 
 
-def _mirror(kernel: np.ndarray, a: slice, b: slice) -> None:
-    """The part below the diagonal is the part above it, to the last digit."""
-    transposed = np.swapaxes(kernel[:, a, b], 1, 2)
-    kernel[:, b, a] = transposed if a != b else 0.5 * (kernel[:, a, b] + transposed)
-
-
-def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    across = _blocks(columns)
-    for i, a in enumerate(_blocks(rows)):
-        for b in across[i if symmetric else 0 :]:
-            yield a, b
-
-
 def _blocks(count: int) -> list[slice]:
     """Blocks of one size, so that one compiled program serves all; the last may repeat a little of the one before."""
     size = -(-count // -(-count // TILE))
     starts = [min(start, count - size) for start in range(0, count, size)]
     return [slice(start, start + size) for start in starts]
+
+
+@dataclass
+class _Tiles:
+    """Tiles of pairs that flow through all layers, inputs a along the rows, b along the columns."""
+
+    net: Network
+    rows: Diagonal
+    columns: Diagonal
+    with_theta: bool
+    last_only: bool
+    dtype: Any
+
+
+class _ClosedTiles(_Tiles):
+    """All layers of a tile in one compiled program, by closed forms."""
+
+    route, error = "closed form", 1e-14
+
+    @cached_property
+    def runs(self) -> Any:
+        return runs_of(self.net.layers, self.dtype)
+
+    def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
+        K_aa = jax.tree.map(lambda K: K[:, a, None].astype(self.dtype, copy=False), self.rows.entering)
+        K_bb = jax.tree.map(lambda K: K[:, None, b].astype(self.dtype, copy=False), self.columns.entering)
+        kernels, _ = closed_flow(self.runs, gram.astype(self.dtype), (K_aa, K_bb), self.with_theta, self.last_only)
+        return list(map(np.asarray, kernels))
+
+
+class _SeriesTiles(_Tiles):
+    """Layer by layer, by closed form or Hermite series; quadrature for the pairs that the series does not reach."""
+
+    @cached_property
+    def series(self) -> dict[int, LayerSeries]:
+        tables = self.rows.tables
+        return {position: LayerSeries(tables[position], self.columns.tables[position]) for position in tables}
+
+    @property
+    def error(self) -> float:
+        return max((step.error for step in self.series.values()), default=0.0)
+
+    @property
+    def route(self) -> str:
+        used = {route for step in self.series.values() for route in step.routes}
+        if any(sigma.closed is not None for sigma in self.net.activations):
+            used.add("closed form")
+        return " and ".join(sorted(used)) or "input layer only"
+
+    def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
+        K, Theta, kept = gram, np.zeros_like(gram), []
+        for position, layer in enumerate(self.net.layers):
+            K_aa, K_bb = self.rows.entering[position][a, None], self.columns.entering[position][None, b]
+            mean = partial(self._mean, position, (K_aa, K, K_bb), a, b)
+            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, mean))
+            if layer.numbered:
+                kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
+        columns = list(zip(*kept, strict=True))[: 1 + self.with_theta]
+        return [np.stack(column).astype(self.dtype, copy=False) for column in columns]
+
+    def _mean(self, position: int, kernels: tuple[Any, Any, Any], a: slice, b: slice, activation: Activation, p: int):
+        """⟨σ^(p)_a σ^(p)_b⟩ of a tile at the entrance of a layer."""
+        if p and not self.with_theta:
+            return 0.0
+        if activation.closed is not None:
+            return np.asarray(closed_pair(activation.closed, p, p, *kernels))
+        return self.series[position].expectation(p, kernels[1], a, b)
+
+
+@dataclass
+class LayerSeries:
+    """Expectations between the inputs along the rows and those along the columns of a kernel."""
+
+    rows: InputTables
+    columns: InputTables
+    error: float = 0.0
+    routes: set[str] = field(default_factory=set)
+
+    def expectation(self, order: int, K_ab: np.ndarray, a: slice, b: slice) -> np.ndarray:
+        """⟨σ^(p)_a σ^(p)_b⟩ for the tile of inputs a × b, p = `order`.
+
+        When rows and columns are the same inputs, entries of an input with itself are left to the caller.
+        """
+        rho = np.array(_correlation(K_ab, self.rows.K[a], self.columns.K[b]))
+        if self.rows is self.columns:
+            same = np.arange(max(a.start, b.start), min(a.stop, b.stop))
+            rho[same - a.start, same - b.start] = 0.0
+        f, g, terms, bound = self._enough_terms(order, float(np.abs(rho).max(initial=0.0)), a, b)
+        coefficients = (f.coefficients[a, :terms].T[:, :, None], g.coefficients[b, :terms].T[:, None, :])
+        value = np.array(series(*coefficients, rho))
+        self.routes.add("Hermite series")
+        if bound > SERIES_TOLERANCE:
+            scale = np.sqrt(np.outer(f.norm[a], g.norm[b]))
+            left = np.abs(rho) ** terms * np.outer(f.tails[terms][a], g.tails[terms][b])
+            i, j = np.nonzero(left > SERIES_TOLERANCE * scale)
+            refined = generic_pair(
+                self.rows.activation, order, order, self.rows.K[a][i], K_ab[i, j], self.columns.K[b][j]
+            )
+            value[i, j], left[i, j] = refined.value, refined.error
+            self.routes.update(refined.route.split(" and "))
+            bound = float(np.max(left / np.maximum(scale, 1e-300)))
+        self.error = max(self.error, bound)
+        return value
+
+    def _enough_terms(self, order: int, largest: float, a: slice, b: slice):
+        """Tables and the smallest cut that holds the tolerance for the whole tile, or the longest there is."""
+        for available in (SHORT_SERIES, LONG_SERIES):
+            f, g = self.rows.get(order, available), self.columns.get(order, available)
+            scale = np.sqrt(f.norm[a].min() * g.norm[b].min())
+            for terms in (cut for cut in CUTS if cut <= available):
+                bound = largest**terms * f.tails[terms][a].max() * g.tails[terms][b].max() / max(scale, 1e-300)
+                if bound <= SERIES_TOLERANCE:
+                    return f, g, terms, float(bound)
+        return f, g, LONG_SERIES, float(bound)
+
+
+@jax.jit
+def _correlation(K_ab, K_aa, K_bb):
+    root = jnp.sqrt(K_aa)[:, None] * jnp.sqrt(K_bb)[None, :]
+    return jnp.clip(jnp.where(root > 0.0, K_ab / jnp.where(root > 0.0, root, 1.0), 0.0), -1.0, 1.0)

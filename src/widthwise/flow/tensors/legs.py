@@ -9,48 +9,48 @@ the sum does: half of the total derivative then stands in aa, and ab is zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
+import jax
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.pair import is_parallel, line_derivative, pair_matrix
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Legs:
-    """⟨σ^(p)_a σ^(p)_b⟩ differentiated: twice as (aa, ab), four times as (aaaa, aaab, aabb); each (inputs, inputs)."""
+    """⟨σ^(p)_a σ^(p)_b⟩ differentiated: twice as (aa, ab), four times as (aaaa, aaab, aabb); each (inputs, inputs).
 
-    value: np.ndarray
-    aa: np.ndarray
-    ab: np.ndarray
-    aaaa: np.ndarray | None
-    aaab: np.ndarray | None
-    aabb: np.ndarray | None
+    Fourth derivatives are None where nothing reads them.
+    """
+
+    value: Any
+    aa: Any
+    ab: Any
+    aaaa: Any
+    aaab: Any
+    aabb: Any
     error: float
 
 
-Known = dict[tuple[int, int], tuple[np.ndarray, float]]
-
-
-def legs(activation: Activation, p: int, K: np.ndarray, fourth: bool, known: Known | None = None) -> Legs:
-    """Derivatives of ⟨σ^(p)_a σ^(p)_b⟩ with respect to preactivations, the fourth ones if asked for.
-
-    `known` collects two-point matrices of this kernel by their orders: σσ and σ'σ' have three in common.
-    """
-    known = {} if known is None else known
-    wanted = [(p, p), (p + 2, p), (p + 1, p + 1)]
-    if fourth:
-        wanted += [(p + 4, p), (p + 3, p + 1), (p + 2, p + 2)]
-    for orders in wanted:
-        if orders not in known:
-            known[orders] = pair_matrix(activation, *orders, K)
-    found = [known[orders] for orders in wanted]
-    matrices = [matrix.copy() for matrix, _ in found]
-    if activation.kinks:
-        _join(activation, p, K, matrices)
-    value, aa, ab = matrices[:3]
-    aaaa, aaab, aabb = matrices[3:] if fourth else (None, None, None)
-    return Legs(value, aa, ab, aaaa, aaab, aabb, max(error for _, error in found))
+def legs(activation: Activation, K: np.ndarray, fourth: bool, with_slopes: bool) -> list[Legs]:
+    """Derivatives of ⟨σ_a σ_b⟩, and of ⟨σ'_a σ'_b⟩ if wanted, with respect to preactivations; fourth ones if asked."""
+    # σσ and σ'σ' have three two-point matrices in common
+    pair = cache(partial(pair_matrix, activation, K=K))
+    found = []
+    for p in range(1 + with_slopes):
+        wanted = [(p, p), (p + 2, p), (p + 1, p + 1)]
+        if fourth:
+            wanted += [(p + 4, p), (p + 3, p + 1), (p + 2, p + 2)]
+        matrices: list[Any] = [pair(*orders)[0].copy() for orders in wanted]
+        if activation.kinks:
+            _join(activation, p, K, matrices)
+        matrices += [None] * (6 - len(matrices))
+        found.append(Legs(*matrices, error=max(pair(*orders)[1] for orders in wanted)))
+    return found
 
 
 def _join(activation: Activation, p: int, K: np.ndarray, matrices: list[np.ndarray]) -> None:

@@ -1,7 +1,5 @@
-"""All recursions by the name of their tensor, and what each of them reads.
-
-What a rule reads is not written down again: every rule runs once, on one input, with expectations and tensors that
-note what is looked up in them.
+"""What each of the recursions reads, which is not written down again: every rule runs once, on one input, with
+expectations and tensors that note what is looked up in them.
 """
 
 from __future__ import annotations
@@ -12,16 +10,9 @@ from typing import Any
 import numpy as np
 
 from widthwise.flow.tensors.legs import Legs
-from widthwise.flow.tensors.mean_rules import rule_G1, rule_H1
-from widthwise.flow.tensors.tensor_rules import QUADRUPLE_RULES, LayerStep, Terms
+from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Terms
 from widthwise.gaussian.four_point import Orders
 from widthwise.tensors import TENSORS
-
-RULES: dict[str, Callable[[LayerStep, Mapping[str, Any]], Terms]] = {
-    **QUADRUPLE_RULES,
-    "G1": rule_G1,
-    "H1": rule_H1,
-}
 
 
 class _Noting(dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -14,18 +14,14 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.tensors.legs import Known, Legs, legs
-from widthwise.flow.tensors.rules import NEEDS, READS, RULES, families_of
-from widthwise.flow.tensors.tensor_rules import LayerStep
+from widthwise.flow.tensors.rules import NEEDS, READS, families_of
+from widthwise.flow.tensors.tensor_rules import RULES, LayerStep
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
-from widthwise.network import MLP, Network, plain
+from widthwise.network import Network, plain
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 #: Below this many inputs numpy is quicker than compiling.
 COMPILE_FROM = 24
-
-for kind in (Legs, LayerStep):
-    jax.tree_util.register_dataclass(kind, [field.name for field in fields(kind)], [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +86,7 @@ def finite_flow(
     smooth = all(sigma.first_jump > 0 for sigma in net.activations)
     with_slopes = (with_theta and smooth) or any(name not in WITHOUT_THETA for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
-    Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
-    lambda_W = net.lambda_W
+    Theta, lambda_W = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K), net.lambda_W
     if rates is not None:
         Theta, lambda_W = rates.Theta, rates.lambda_W
     carried = required(wanted)
@@ -99,14 +94,16 @@ def finite_flow(
     shapes = {name: (len(X),) * TENSORS[name].slots for name in carried}
     kept = {name: np.zeros((len(layers), *shapes[name]), dtype) for name in wanted}
     now: dict[str, Any] = {name: np.zeros(shapes[name]) for name in carried}
-    routes, error = set(), kernels.error
-    for layer in range(1, net.depth):
-        report = _layer_progress(progress, layer, net.depth - 1)
-        K, Theta_here, rate = kernels.K[layer - 1], Theta[layer - 1], lambda_W[layer]
-        step = _FullStep.of(net, layer, K, Theta_here, carried, tolerance, report, rate)
-        routes.add(step.route)
-        error = max(error, step.error)
-        now = step.apply(now, carried, omit)
+    routes, error, families = set(), kernels.error, families_of(carried)
+    fourth = any(name in MEANS for name in carried)
+    slopes = any(name not in WITHOUT_THETA for name in carried)
+    for layer, (sigma, K, H) in enumerate(zip(net.activations, kernels.K, Theta, strict=False), 1):
+        report = None if progress is None else partial(_report, progress, layer, net.depth - 1)
+        four = four_point(sigma, K, families, tolerance, progress=report)
+        step = LayerStep.of(net, layer, K, H, fourth, slopes, lambda_W[layer])
+        routes.add(four.route)
+        error = max(error, four.error, step.error)
+        now = {name: _next_tensor(name, step, four, now, omit) for name in carried}
         if layer + 1 in layers:
             for name in wanted:
                 kept[name][layer + 1 - layers[0]] = now[name]
@@ -115,54 +112,23 @@ def finite_flow(
     return FiniteFlow(layers, kernels.K[index], Theta[index], kept, route, error)
 
 
-def _layer_progress(progress: Callable[[int, int], None] | None, layer: int, steps: int):
+def _report(progress: Callable[[int, int], None], layer: int, steps: int, share: float) -> None:
     """From the share of one layer that is done to (done, total) of the whole."""
-    if progress is None:
-        return None
-    return lambda share: progress(int(1000 * (layer - 1 + share)), 1000 * steps)
+    progress(int(1000 * (layer - 1 + share)), 1000 * steps)
 
 
-@dataclass(frozen=True)
-class _FullStep:
-    """One layer: expectations computed, ready to carry the tensors through."""
-
-    layer: LayerStep
-    four: FourPoint
-    route: str
-    error: float
-
-    @classmethod
-    def of(
-        cls, net: MLP, layer: int, K: np.ndarray, Theta: np.ndarray, carried, tolerance, progress, rate=None
-    ) -> _FullStep:
-        activation = net.activations[layer - 1]
-        four = four_point(activation, K, families_of(carried), tolerance, progress=progress)
-        fourth = any(name in MEANS for name in carried)
-        known: Known = {}
-        sigma = legs(activation, 0, K, fourth, known)
-        with_slopes = any(name not in WITHOUT_THETA for name in carried)
-        slope = legs(activation, 1, K, fourth, known) if with_slopes else sigma
-        made = LayerStep.of(net, layer, Theta, sigma, slope, rate)
-        return cls(made, four, four.route, max(four.error, sigma.error, slope.error))
-
-    def apply(self, now: dict[str, Any], carried: tuple[str, ...], omit) -> dict[str, Any]:
-        result = {}
-        for name in carried:
-            left_out = frozenset(term for tensor, term in omit if tensor == name)
-            tensors = {other: now[other] for other in NEEDS[name]}
-            if name in MEANS:  # few entries are read
-                on_host = {other: np.asarray(tensor) for other, tensor in tensors.items()}
-                result[name] = _sum_of_terms(name, RULES[name](self.layer, on_host), left_out)
-            elif self.four.inputs < COMPILE_FROM:
-                result[name] = _sum_of_terms(name, RULES[name](self._reading(name), tensors), left_out)
-            else:
-                known = (quadruples(self.four.inputs).lookup, self.four.values)
-                result[name] = _compiled_tensor(name, left_out, self.four.placed, self.layer, known, tensors)
-        return result
-
-    def _reading(self, name: str) -> LayerStep:
-        """The layer with the full four-point arrays that one rule reads; they do not outlive it."""
-        return replace(self.layer, fours={orders: self.four.full(*orders) for orders in READS[name]})
+def _next_tensor(name: str, step: LayerStep, four: FourPoint, now: dict[str, Any], omit: frozenset[tuple[str, str]]):
+    """One tensor of the next layer, without the terms to omit."""
+    left_out = frozenset(term for tensor, term in omit if tensor == name)
+    tensors = {other: now[other] for other in NEEDS[name]}
+    if name in MEANS:  # few entries are read
+        tensors = {other: np.asarray(tensor) for other, tensor in tensors.items()}
+    elif four.inputs >= COMPILE_FROM:
+        known = (quadruples(four.inputs).lookup, four.values)
+        return _compiled_tensor(name, left_out, four.placed, step, known, tensors)
+    # full four-point arrays do not outlive the rule that reads them
+    fours = {orders: four.full(*orders) for orders in READS[name]}
+    return _sum_of_terms(name, RULES[name](replace(step, fours=fours), tensors), left_out)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

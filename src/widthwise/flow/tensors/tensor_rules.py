@@ -7,48 +7,50 @@ order with `entries`. They use arithmetic and indexing only, so numpy and jax ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
-from widthwise.flow.tensors.legs import Legs
+from widthwise.flow.tensors.legs import Legs, legs
 from widthwise.gaussian.four_point import Orders
+from widthwise.gaussian.four_point.families import PERMUTATIONS
 from widthwise.network import MLP
 
 Terms = dict[str, Any]
+#: Where (c, d, a, b) stands among all orders of four inputs, for each of them.
+_EXCHANGED = np.array([PERMUTATIONS.index((c, d, a, b)) for a, b, c, d in PERMUTATIONS])
 
 
 @runtime_checkable
 class QuadrupleMatrix(Protocol):
-    """A matrix over pairs of inputs that lays itself out over quadruples, in whatever shape these are kept.
+    """A matrix that lays M_pair out over all quadruples (a, b, c, d) there are, in whatever shape these are kept.
 
     It can also be added to its like, and multiplied by it or by numbers, entry by entry.
     """
 
-    def on(self, pair: str) -> Any:
-        """M_pair, with letters from abcd, over all quadruples (a, b, c, d) there are."""
-        ...
+    def on(self, pair: str) -> Any: ...
 
 
 @runtime_checkable
 class QuadrupleTensor(Protocol):
-    """A tensor over four inputs that is known at some entries and reads them by itself."""
+    """A tensor over four inputs that reads itself, at some letters from abcd, over all quadruples there are."""
 
-    def entries(self, indices: str) -> Any:
-        """The tensor at these letters from abcd, over all quadruples (a, b, c, d) there are."""
-        ...
+    def entries(self, indices: str) -> Any: ...
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerStep:
     """All that the step from layer l to l+1 uses, besides the tensors of layer l.
 
     C = C_W and lam = λ_W of layer l+1, a number or a matrix over the two inputs whose gradients it joins;
     r = n_l / n_{l−1}, H = Θ of layer l. `sigma` and `slope` are ⟨σσ⟩ and ⟨σ'σ'⟩ with their derivatives; `fours` the
-    four-point expectations that the rules read.
+    four-point expectations that the rules read: fours[o_1, o_2, o_3, o_4] is ⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩.
     """
 
     C: float
@@ -60,33 +62,30 @@ class LayerStep:
     fours: Mapping[Orders, Any]
 
     @classmethod
-    def of(cls, net: MLP, layer: int, Theta: np.ndarray, sigma: Legs, slope: Legs, lam: Any = None) -> LayerStep:
-        """The step from a layer of a network, counted from 1, without four-point expectations; λ_W may be another."""
+    def of(cls, net: MLP, layer: int, K, Theta, fourth: bool = True, with_slopes: bool = True, lam=None) -> LayerStep:
+        """The step from a layer of a network, counted from 1, without four-point expectations; λ_W may be another.
+
+        With or without fourth derivatives of ⟨σσ⟩, and with or without derivatives of ⟨σ'σ'⟩, which ⟨σσ⟩ then replaces.
+        """
         lam = net.lambda_W[layer] if lam is None else lam
         ratio = net.widths[layer] / net.widths[layer - 1]
-        return cls(C=net.C_W[layer], lam=lam, r=ratio, H=Theta, sigma=sigma, slope=slope, fours={})
+        sigma, *slope = legs(net.activations[layer - 1], K, fourth, with_slopes)
+        return cls(
+            C=net.C_W[layer], lam=lam, r=ratio, H=Theta, sigma=sigma, slope=slope[0] if slope else sigma, fours={}
+        )
 
     @property
-    def values(self):
-        """⟨σ_aσ_b⟩."""
-        return self.sigma.value
+    def error(self) -> float:
+        return max(self.sigma.error, self.slope.error)
 
     @property
     def slopes(self):
         """⟨σ'_aσ'_b⟩."""
         return self.slope.value
 
-    def four(self, *orders: int):
-        """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ over (a, b, c, d)."""
-        return self.fours[orders]
-
     def rate(self, pair: str):
         """λ_W of the gradients at a pair of inputs, over (a, b, c, d)."""
         return on(self.lam, pair) if np.ndim(self.lam) else self.lam
-
-    def exchanged(self, values):
-        """Values over (a, b, c, d) read at (c, d, a, b)."""
-        return values.transpose(2, 3, 0, 1)
 
     @property
     def alpha_first(self):
@@ -116,20 +115,15 @@ def entries(tensor, indices: str):
     """
     if isinstance(tensor, QuadrupleTensor):
         return tensor.entries(indices)
-    letters, source = list(dict.fromkeys(indices)), tensor
-    if len(letters) < 4:
-        source = _repeated_entries(tensor, indices, letters)
-    order = np.argsort(["abcd".index(letter) for letter in letters])
-    source = source.transpose(tuple(int(k) for k in order))
-    return source[tuple(slice(None) if letter in letters else None for letter in "abcd")]
+    if len(set(indices)) == 4:
+        return tensor.transpose([indices.index(letter) for letter in "abcd"])
+    axes = dict(zip("abcd", np.ix_(*[np.arange(len(tensor))] * 4), strict=True))
+    return tensor[tuple(axes[letter] for letter in indices)]
 
 
-def _repeated_entries(tensor, indices: str, letters: list[str]):
-    """tensor[i, i, j, k]-like reads: result axes follow `letters`."""
-    size, count = tensor.shape[0], len(letters)
-    position = {letter: k for k, letter in enumerate(letters)}
-    grids = [np.arange(size).reshape([-1 if axis == k else 1 for axis in range(count)]) for k in range(count)]
-    return tensor[tuple(grids[position[letter]] for letter in indices)]
+def exchanged(values):
+    """Values over (a, b, c, d), or over all orders of the inputs of a list, read at (c, d, a, b)."""
+    return values.transpose(2, 3, 0, 1) if values.ndim == 4 else values[_EXCHANGED]
 
 
 def second_legs(value: Callable[[str], Any], aa, ab, pair: str, at: str = "abcd"):
@@ -158,12 +152,12 @@ def rule_V(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 
 def _cov_ss_ss(x: LayerStep):
     """cov(σ_aσ_b, σ_cσ_d)."""
-    return x.four(0, 0, 0, 0) - on(x.values, "ab") * on(x.values, "cd")
+    return x.fours[0, 0, 0, 0] - on(x.sigma.value, "ab") * on(x.sigma.value, "cd")
 
 
 def _cov_ss_ww(x: LayerStep):
     """cov(σ_aσ_b, σ'_cσ'_d)."""
-    return x.four(0, 0, 1, 1) - on(x.values, "ab") * on(x.slopes, "cd")
+    return x.fours[0, 0, 1, 1] - on(x.sigma.value, "ab") * on(x.slopes, "cd")
 
 
 def rule_D(x: LayerStep, t: Mapping[str, Any]) -> Terms:
@@ -178,8 +172,8 @@ def rule_D(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 
 def rule_A(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     mixed = x.rate("ab") * x.C * on(x.H, "cd") * _cov_ss_ww(x)
-    cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x) + mixed + x.exchanged(mixed)
-    four_slopes = x.four(1, 1, 1, 1) - on(x.slopes, "ab") * on(x.slopes, "cd")
+    cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x) + mixed + exchanged(mixed)
+    four_slopes = x.fours[1, 1, 1, 1] - on(x.slopes, "ab") * on(x.slopes, "cd")
     cov = cov + x.C**2 * on(x.H, "ab") * on(x.H, "cd") * four_slopes
     omega = x.alpha_first, x.alpha_second
     through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(partial(entries, t["D"]), *omega, "ab")
@@ -187,7 +181,7 @@ def rule_A(x: LayerStep, t: Mapping[str, Any]) -> Terms:
         "four": cov,
         "V": 0.25 * x.r * through_V(t["V"], omega, omega),
         "D": through_D,
-        "D transposed": x.exchanged(through_D),
+        "D transposed": exchanged(through_D),
         "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["A"], "abcd"),
     }
 
@@ -195,7 +189,7 @@ def rule_A(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 def rule_B(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) here are B's own; the theory page writes them a, c, b, d
     return {
-        "four": x.C**2 * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
+        "four": x.C**2 * x.fours[1, 1, 1, 1] * on(x.H, "ac") * on(x.H, "bd"),
         "B": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["B"], "abcd"),
     }
 
@@ -207,7 +201,7 @@ def rule_F(x: LayerStep, t: Mapping[str, Any]) -> Terms:
         return on(x.slopes, "cd") * own + on(x.sigma.aa, "dc") * both
 
     return {
-        "four": x.C**2 * x.four(0, 1, 0, 1) * on(x.H, "bd"),
+        "four": x.C**2 * x.fours[0, 1, 0, 1] * on(x.H, "bd"),
         "F": x.r * x.C**2 * (on(x.slopes, "ab") * inner("ab") + on(x.sigma.aa, "ba") * inner("bb")),
     }
 
@@ -216,7 +210,7 @@ def rule_P(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * x.C**2 * on(x.slopes, "bc")
     moved = on(x.sigma.aa, "ad") * entries(t["P"], "abca") + on(x.slopes, "ad") * entries(t["P"], "abcd")
     return {
-        "four": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
+        "four": x.C**2 * x.fours[2, 1, 1, 0] * on(x.H, "ab") * on(x.H, "ac"),
         "B": outer * on(x.sigma.aa, "ad") * entries(t["B"], "aabc"),
         "P": outer * moved,
     }
@@ -232,8 +226,8 @@ def rule_Q(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     over_f = on(x.sigma.aa, "cd") * _with_F(x, t["F"], "cc") + on(x.slopes, "cd") * _with_F(x, t["F"], "dc")
     own = on(x.sigma.aa, "cd") * entries(t["Q"], "abcc") + on(x.slopes, "cd") * entries(t["Q"], "abcd")
     return {
-        "four curved": x.C**2 * x.four(2, 1, 1, 0) * on(x.H, "ab") * on(x.H, "ac"),
-        "four": x.rate("ab") * x.C * x.four(1, 0, 1, 0) * on(x.H, "ac"),
+        "four curved": x.C**2 * x.fours[2, 1, 1, 0] * on(x.H, "ab") * on(x.H, "ac"),
+        "four": x.rate("ab") * x.C * x.fours[1, 0, 1, 0] * on(x.H, "ac"),
         "F": x.r * x.C * over_f,
         "Q": x.r * x.C**2 * on(x.slopes, "ab") * own,
     }
@@ -243,8 +237,8 @@ def rule_R(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * on(x.slopes, "cd")
     with_P = on(x.alpha_first, "ab") * entries(t["P"], "acda") + on(x.alpha_second, "ab") * entries(t["P"], "acdb")
     return {
-        "four curved": x.C**2 * x.four(3, 1, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "ad"),
-        "four": x.rate("ab") * x.C * x.four(2, 0, 1, 1) * on(x.H, "ac") * on(x.H, "ad"),
+        "four curved": x.C**2 * x.fours[3, 1, 1, 1] * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "ad"),
+        "four": x.rate("ab") * x.C * x.fours[2, 0, 1, 1] * on(x.H, "ac") * on(x.H, "ad"),
         "B": outer * x.C * on(x.alpha_first, "ab") * entries(t["B"], "aacd"),
         "P": outer * x.C * with_P,
         "R": outer * x.C**2 * on(x.slopes, "ab") * entries(t["R"], "abcd"),
@@ -254,8 +248,8 @@ def rule_R(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 def rule_S(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     outer = x.r * on(x.slopes, "cd")
     return {
-        "four curved": x.C**2 * x.four(2, 2, 1, 1) * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "bd"),
-        "four": x.rate("ab") * x.C * x.four(1, 1, 1, 1) * on(x.H, "ac") * on(x.H, "bd"),
+        "four curved": x.C**2 * x.fours[2, 2, 1, 1] * on(x.H, "ab") * on(x.H, "ac") * on(x.H, "bd"),
+        "four": x.rate("ab") * x.C * x.fours[1, 1, 1, 1] * on(x.H, "ac") * on(x.H, "bd"),
         "B": outer * x.C * on(x.alpha_second, "ab") * entries(t["B"], "abcd"),
         "S": outer * x.C**2 * on(x.slopes, "ab") * entries(t["S"], "abcd"),
     }
@@ -268,11 +262,11 @@ def rule_T(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # Q_{d c a e}: slots (b, d, a, e) of the page
     with_Q = on(x.alpha_first, "ab") * entries(Q, "dcaa") + on(x.alpha_second, "ab") * entries(Q, "dcab")
     with_Q_too = on(x.alpha_first, "dc") * entries(Q, "abdd") + on(x.alpha_second, "dc") * entries(Q, "abdc")
-    four = x.C**2 * on(x.H, "ab") * on(x.H, "dc") * x.four(2, 1, 1, 2)
-    four = four + x.rate("dc") * x.C * on(x.H, "ab") * x.four(2, 1, 0, 1)
-    four = four + x.rate("ab") * x.C * on(x.H, "dc") * x.four(1, 0, 1, 2)
+    four = x.C**2 * on(x.H, "ab") * on(x.H, "dc") * x.fours[2, 1, 1, 2]
+    four = four + x.rate("dc") * x.C * on(x.H, "ab") * x.fours[2, 1, 0, 1]
+    four = four + x.rate("ab") * x.C * on(x.H, "dc") * x.fours[1, 0, 1, 2]
     return {
-        "four": (four + x.rate("ab") * x.rate("dc") * x.four(1, 0, 0, 1)) * on(x.H, "ad"),
+        "four": (four + x.rate("ab") * x.rate("dc") * x.fours[1, 0, 0, 1]) * on(x.H, "ad"),
         "F": x.r * over_f,
         "Q": x.r * x.C * on(x.slopes, "dc") * with_Q,
         "Q mirrored": x.r * x.C * on(x.slopes, "ab") * with_Q_too,
@@ -283,22 +277,57 @@ def rule_T(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 def rule_U(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     # slots (a, b, c, d) are U's own; the theory page writes them a, d, b, c
     return {
-        "four": x.C**2 * x.four(2, 1, 2, 1) * on(x.H, "ac") * on(x.H, "ad") * on(x.H, "cb"),
+        "four": x.C**2 * x.fours[2, 1, 2, 1] * on(x.H, "ac") * on(x.H, "ad") * on(x.H, "cb"),
         "U": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["U"], "abcd"),
     }
 
 
-#: Rules of the tensors on quadruples; `rules` has those of the means too.
-QUADRUPLE_RULES: dict[str, Callable[[LayerStep, Mapping[str, Any]], Terms]] = {
-    "V": rule_V,
-    "D": rule_D,
-    "A": rule_A,
-    "B": rule_B,
-    "F": rule_F,
-    "P": rule_P,
-    "Q": rule_Q,
-    "R": rule_R,
-    "S": rule_S,
-    "T": rule_T,
-    "U": rule_U,
+def _on_pairs(tensor, indices: str):
+    """The tensor at letters a, b, as a matrix over (a, b); a list of quadruples is one of all pairs here."""
+    found = entries(tensor, indices)
+    if isinstance(tensor, QuadrupleTensor):
+        return np.asarray(found).reshape(math.isqrt(found.size), -1)
+    return found[:, :, 0, 0]
+
+
+def shift(legs: Legs, G1, V) -> tuple[Any, Any]:
+    """Means of K and Θ (theory §5): the two parts of S[f_a f_b] = ½ Σ ⟨∂∂F⟩ G1 + ⅛ Σ ⟨∂∂∂∂F⟩ V."""
+    n = np.arange(len(G1))
+    diagonal = G1[n, n]
+    first = 0.5 * (legs.aa * diagonal[:, None] + 2.0 * legs.ab * G1 + legs.aa.T * diagonal[None, :])
+    second = legs.aaaa * _on_pairs(V, "aaaa") + legs.aaaa.T * _on_pairs(V, "bbbb")
+    second = second + 4.0 * legs.aaab * _on_pairs(V, "aaab") + 4.0 * legs.aaab.T * _on_pairs(V, "bbab")
+    both = 2.0 * _on_pairs(V, "aabb") + 4.0 * _on_pairs(V, "abab")
+    return first, 0.125 * (second + legs.aabb * both)
+
+
+def rule_G1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
+    mean, fluctuation = shift(x.sigma, t["G1"], t["V"])
+    return {"G1": x.r * x.C * mean, "V": x.r * x.C * fluctuation}
+
+
+def rule_H1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
+    values, slopes = shift(x.sigma, t["G1"], t["V"]), shift(x.slope, t["G1"], t["V"])
+    D, F = t["D"], t["F"]
+    first = _on_pairs(D, "aaab") + 2.0 * _on_pairs(F, "aaab")
+    middle = _on_pairs(D, "abab") + _on_pairs(F, "aabb") + _on_pairs(F, "abba")
+    last = _on_pairs(D, "bbab") + 2.0 * _on_pairs(F, "babb")
+    correlated = x.slope.aa * first + 2.0 * x.slope.ab * middle + x.slope.aa.T * last
+    return {
+        "values G1": x.r * x.lam * values[0],
+        "values V": x.r * x.lam * values[1],
+        "slopes G1": x.r * x.C * x.H * slopes[0],
+        "slopes V": x.r * x.C * x.H * slopes[1],
+        "H1": x.r * x.C * x.slopes * t["H1"],
+        "D and F": 0.5 * x.r * x.C * correlated,
+    }
+
+
+#: Rules by the name of their tensor, in the order in which they are applied: each reads the layer below.
+RULES: dict[str, Callable[[LayerStep, Mapping[str, Any]], Terms]] = {
+    rule.__name__.removeprefix("rule_"): rule
+    for rule in (
+        *(rule_V, rule_D, rule_A, rule_B, rule_F, rule_P, rule_Q, rule_R, rule_S, rule_T, rule_U),
+        *(rule_G1, rule_H1),
+    )
 }

@@ -17,12 +17,12 @@ With m = j the outputs then give 1, n_L and 1 times δ_ik (`contracted_moments`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from widthwise.inference.trained.cumulants import CONNECTED, Factor
-from widthwise.inference.trained.trained_output import DDH_TERMS, DH_TERMS
+from widthwise.inference.trained.trained_moments import DDH_TERMS, DH_TERMS
 
 
 class Read(NamedTuple):
@@ -44,17 +44,12 @@ class Correlator:
     reads: Reads
     external: tuple[int, ...]
 
-    @property
-    def tensors(self) -> set[str]:
-        return {read.tensor for pairings in self.reads.values() for reads in pairings for read in reads}
 
-
-def _reads(inputs: str, outputs: str, terms: Iterable[tuple[tuple[Factor, ...], tuple[float, ...]]]) -> Reads:
+def _reads(inputs: str, outputs: str, terms: Sequence[tuple[tuple[Factor, ...], tuple[float, ...]]]) -> Reads:
     """Tensors of the sum of some products of factors, whose four legs have these letters.
 
     With each product comes how often it counts in each event order.
     """
-    terms = list(terms)
     reads: Reads = {order: ([], [], []) for order in range(len(terms[0][1]))}
     for factors, counts in terms:
         of_inputs = [inputs.index(letter) for factor in factors for letter in factor.inputs]
@@ -69,18 +64,15 @@ def _reads(inputs: str, outputs: str, terms: Iterable[tuple[tuple[Factor, ...], 
     return reads
 
 
+_DDH = [((t.factor,), t.counts) for t in DDH_TERMS]
+_DH_Z = [((t.factor, Factor("z", "D", "d")), t.counts) for t in DH_TERMS]
+_H_H = [((Factor("H", "IJ", "ap"), Factor("H", "KM", "bq")), (1.0,))]
+_Z_Z_H = [((Factor("z", "I", "c"), Factor("z", "J", "d"), Factor("H", "KM", "ap")), (1.0,))]
 CORRELATORS = {
-    "ddH": Correlator(_reads("apqr", "IJKM", (((t.factor,), t.counts) for t in DDH_TERMS)), external=(0,)),
-    "dH z": Correlator(
-        _reads("apqd", "IJKD", (((t.factor, Factor("z", "D", "d")), t.counts) for t in DH_TERMS)), external=(0, 3)
-    ),
-    "H H": Correlator(
-        _reads("apbq", "IJKM", [((Factor("H", "IJ", "ap"), Factor("H", "KM", "bq")), (1.0,))]), external=(0, 2)
-    ),
-    "z z H": Correlator(
-        _reads("cdap", "IJKM", [((Factor("z", "I", "c"), Factor("z", "J", "d"), Factor("H", "KM", "ap")), (1.0,))]),
-        external=(0, 2),
-    ),
+    "ddH": Correlator(_reads("apqr", "IJKM", _DDH), external=(0,)),
+    "dH z": Correlator(_reads("apqd", "IJKD", _DH_Z), external=(0, 3)),
+    "H H": Correlator(_reads("apbq", "IJKM", _H_H), external=(0, 2)),
+    "z z H": Correlator(_reads("cdap", "IJKM", _Z_Z_H), external=(0, 2)),
 }
 
 
@@ -98,7 +90,7 @@ class FormSum(NamedTuple):
 class Form:
     """Legs of a correlator by letter (a letter twice: summed over equal inputs), weights by letters, and sums.
 
-    `kind` names the weights of `Weights`: H, HH, dH or ddH.
+    `kind` names the weights of `TermWeights`: H, HH, dH or ddH.
     """
 
     correlator: str

@@ -9,9 +9,9 @@ evenly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import permutations
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, permutations
 from math import comb
 from typing import Any, NamedTuple
 
@@ -20,13 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device
-from widthwise.flow.tensors.placed import ROW_OF_ORDER
-from widthwise.flow.tensors.quadruple_flow import CHUNKS, QuadrupleFlow
+from widthwise.flow.tensors.quadruple_flow import CHUNKS, ROW_OF_ORDER, QuadrupleFlow
 from widthwise.gaussian.four_point.geometry import library
 from widthwise.inference.tiled.forms import CORRELATORS, Read
 
 #: Tensors that the forms read.
-WANTED = tuple(sorted({tensor for correlator in CORRELATORS.values() for tensor in correlator.tensors}))
+WANTED = tuple(
+    sorted({read.tensor for c in CORRELATORS.values() for reads in chain(*c.reads.values()) for read in reads})
+)
 #: Places of three sorted inputs.
 _THREE_PLACES = tuple(permutations(range(3)))
 #: The row of a triple that no tile holds.
@@ -75,7 +76,7 @@ class Lookup(NamedTuple):
     row: Any
 
 
-def lookup(sizes: tuple[int, int, int], training: int, on_host: bool = True) -> Lookup:
+def lookup(sizes: tuple[int, ...], training: int, on_host: bool = True) -> Lookup:
     """For three legs over the first `sizes` inputs."""
     xp = np if on_host else jnp
     a, b, c = xp.ix_(*(xp.arange(size, dtype=np.int32) for size in sizes))
@@ -104,11 +105,7 @@ class Placement(NamedTuple):
         return [k for k in range(4) if k != self.leg]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("last", "start", "count", "share", "tensors"),
-    meta_fields=("is_test", "training", "inputs", "top"),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Tile:
     """The quadruples of one last input, and their tensors in all orders, each (24, quadruples).
@@ -122,22 +119,19 @@ class Tile:
     count: Any
     share: Any
     tensors: Mapping[str, Any]
-    is_test: bool
-    training: int
-    inputs: int
-    top: int
+    is_test: bool = field(metadata={"static": True})
+    training: int = field(metadata={"static": True})
+    inputs: int = field(metadata={"static": True})
+    top: int = field(metadata={"static": True})
 
     def legs(self, correlator: str) -> tuple[int, ...]:
         """Where the last input can stand."""
         return CORRELATORS[correlator].external if self.is_test else (0, 1, 2, 3)
 
-    def sizes(self, placement: Placement) -> tuple[int, int, int]:
+    def sizes(self, placement: Placement) -> tuple[int, ...]:
         """How many inputs the other legs run over: external ones of a test input's tile over the test inputs too."""
-        first, second, third = (self.inputs if wide else self.top for wide in self._wide(placement))
-        return first, second, third
-
-    def _wide(self, placement: Placement) -> list[bool]:
-        return [self.is_test and leg in CORRELATORS[placement.correlator].external for leg in placement.others]
+        external = CORRELATORS[placement.correlator].external if self.is_test else ()
+        return tuple(self.inputs if leg in external else self.top for leg in placement.others)
 
     def correlator(self, placement: Placement, vectors: Any, lookup: Lookup) -> Any:
         """(event orders, pairings, three other legs) in the eigenbasis, with the last input at one leg.
@@ -153,23 +147,19 @@ class Tile:
                 tensors = (read.count * self._reordered(read, placement) for read in reads)
                 summed = xp.pad(sum(tensors, start=np.zeros(())) * self.share, ((0, 0), (0, 1)))
                 parts.append(summed[lookup.order, column])
-        stacked = xp.stack(parts).reshape(len(placement.orders), 3, *self.sizes(placement))
-        return to_modes(stacked, [self._basis(vectors[: self.top], wide, xp) for wide in self._wide(placement)])
+        sizes, more, own = self.sizes(placement), self.inputs - self.training, vectors[: self.top]
+        with_tests = own
+        if self.is_test:
+            left, right = xp.zeros((self.training, more)), xp.zeros((more, self.training))
+            with_tests = xp.block([[own, left], [right, xp.eye(more)]])
+        stacked = xp.stack(parts).reshape(len(placement.orders), 3, *sizes)
+        return to_modes(stacked, [own if size == self.top else with_tests for size in sizes])
 
     def _reordered(self, read: Read, placement: Placement) -> Any:
         """A tensor for the six orders of the other legs: (6, quadruples)."""
-        rows = []
-        for places in _THREE_PLACES:
-            place = dict(zip(placement.others, places, strict=True)) | {placement.leg: 3}
-            rows.append(ROW_OF_ORDER[tuple(place[leg] for leg in read.legs)])
+        by_leg = [dict(zip((*placement.others, placement.leg), (*places, 3), strict=True)) for places in _THREE_PLACES]
+        rows = [ROW_OF_ORDER[tuple(place[leg] for leg in read.legs)] for place in by_leg]
         return self.tensors[read.tensor][np.array(rows)]
-
-    def _basis(self, vectors: Any, wide: bool, xp: Any) -> Any:
-        if not wide:
-            return vectors
-        more = self.inputs - self.training
-        left, right = xp.zeros((self.training, more)), xp.zeros((more, self.training))
-        return xp.block([[vectors, left], [right, xp.eye(more)]])
 
 
 def to_modes(values: Any, bases: Sequence[Any]) -> Any:
@@ -192,7 +182,25 @@ def tiles(flow: QuadrupleFlow, training: int, on_host: bool) -> Iterator[Tile]:
     for group in groups:
         quads_of = {last: _with_last(triples(last, training), last) for last in group}
         tensors = flow.tensors(np.concatenate([*quads_of.values()]), WANTED, room)
-        yield from _cut_tiles(quads_of, tensors, training, flow.inputs, on_host)
+        shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in quads_of.items()])
+        # tensors may be longer than all quadruples
+        shares = np.pad(shares, (0, next(iter(tensors.values())).shape[1] - len(shares)))
+        share, arrays = jax.tree.map(np.asarray if on_host else jnp.asarray, (shares, tensors))
+        start = 0
+        for last, quads in quads_of.items():
+            part = slice(start, start + len(quads))
+            yield Tile(
+                last=last,
+                start=0 if on_host else start,
+                count=len(quads),
+                share=share[part] if on_host else share,
+                tensors={name: values[:, part] for name, values in arrays.items()} if on_host else arrays,
+                is_test=last >= training,
+                training=training,
+                inputs=flow.inputs,
+                top=min(last + 1, training) if on_host else training,
+            )
+            start += len(quads)
 
 
 def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
@@ -207,27 +215,6 @@ def _groups(inputs: int, training: int, enough: int) -> list[list[int]]:
         groups[-1].append(last)
         quadruples += tile_size(last, training)
     return groups
-
-
-def _cut_tiles(
-    quads_of: Mapping[int, np.ndarray], tensors: Mapping[str, Any], training: int, inputs: int, on_host: bool
-) -> Iterator[Tile]:
-    """The tiles of some last inputs with their quadruples; tensors may be longer than all of these."""
-    shares = np.concatenate([1.0 / np.count_nonzero(quads == last, axis=1) for last, quads in quads_of.items()])
-    length = next(iter(tensors.values())).shape[1]
-    shares = np.pad(shares, (0, length - len(shares)))
-    start, share = 0, shares if on_host else jnp.asarray(shares)
-    arrays = {name: np.asarray(values) for name, values in tensors.items()} if on_host else tensors
-    for last, quads in quads_of.items():
-        count = len(quads)
-        tile = partial(Tile, last=last, count=count, is_test=last >= training, training=training, inputs=inputs)
-        if on_host:
-            part = slice(start, start + count)
-            own = {name: values[:, part] for name, values in arrays.items()}
-            yield tile(start=0, share=shares[part], tensors=own, top=min(last + 1, training))
-        else:
-            yield tile(start=start, share=share, tensors=arrays, top=training)
-        start += count
 
 
 def tile_size(last: int, training: int) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.inference.trained.einsum import Operand, contracted
+from widthwise.inference.trained.einsum import Operand, contracted, letter_sizes
 
 
 class Pairing(NamedTuple):
@@ -66,11 +66,7 @@ class Monomial:
     @property
     def sizes(self) -> dict[str, int]:
         """How far each index of the coefficients runs."""
-        return {
-            letter: size
-            for array, letters in self.coefficients
-            for letter, size in zip(letters, array.shape, strict=True)
-        }
+        return letter_sizes(self.coefficients)
 
     def __mul__(self, other: Monomial) -> Monomial:
         return Monomial(self.coefficients + other.coefficients, self.factors + other.factors)
@@ -122,8 +118,7 @@ def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str,
     >>> float(parts.order0.squeeze()), float(parts.order1.squeeze())
     (8.0, 13.0)
     """
-    right = list(right)
-    products = [(first * second, len(first.factors)) for first in left for second in right]
+    products = [(first * second, len(first.factors)) for first, second in product(left, right)]
     return _sum_over_arrangements(products, result, cumulants, joined=True)
 
 
@@ -136,11 +131,9 @@ def evaluate_polynomial(polynomial: Iterable[Monomial], result: str, values: Map
     """
     total: Any = 0.0
     for term in polynomial:
-        operands = [*term.coefficients]
-        for factor in term.factors:
-            letters = factor.outputs + factor.inputs
-            operands.append(Operand(_shortened(values[factor.kind], letters, term.sizes), letters))
-        total = total + contracted(operands, result)
+        named = [(values[factor.kind], factor.outputs + factor.inputs) for factor in term.factors]
+        factors = [Operand(_shortened(array, letters, term.sizes), letters) for array, letters in named]
+        total = total + contracted([*term.coefficients, *factors], result)
     return total
 
 
@@ -160,11 +153,11 @@ def _sum_over_arrangements(
     """Terms, each with how many of its factors stand left; `joined`: only where left and right meet in a block."""
     sizes = {letter: size for term, _ in terms for letter, size in term.sizes.items()}
     shape = [len(cumulants.mean) if letter.isupper() else sizes[letter] for letter in result]
-    totals = (np.zeros(shape), np.zeros(shape))
+    totals = np.zeros((2, *shape))
     for term, border in terms:
         for power, blocks in _arrangements([factor.kind for factor in term.factors]):
             if not joined or any(min(block.factors) < border <= max(block.factors) for block in blocks):
-                totals[power][...] += _contract(term, blocks, result, cumulants)
+                totals[power] += _contract(term, blocks, result, cumulants)
     return Averages(*totals)
 
 
@@ -202,9 +195,7 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
     same: dict[str, str] = {}
 
     def representative(letter: str) -> str:
-        while letter in same:
-            letter = same[letter]
-        return letter
+        return representative(same[letter]) if letter in same else letter
 
     operands = [*term.coefficients]
     for factors, (pairs, tensor, slots) in blocks:
@@ -214,9 +205,8 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
             first, second = sorted((representative(outputs[int(k)]) for k in pair), key=lambda c: (c not in result, c))
             if first != second:
                 same[second] = first
-        letters = "".join(inputs[int(k)] for k in slots)
-        values = cumulants.mean if tensor == "mean" else cumulants.tensors[tensor]
-        letters = outputs + letters if tensor == "mean" else letters
+        letters = ("" if pairs else outputs) + "".join(inputs[int(k)] for k in slots)
+        values = cumulants.tensors[tensor] if pairs else cumulants.mean
         operands.append(Operand(_shortened(values, letters, term.sizes), letters))
     operands = [Operand(values, "".join(map(representative, letters))) for values, letters in operands]
     named = {representative(letter) for factor in term.factors for letter in factor.outputs}

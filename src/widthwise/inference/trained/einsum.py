@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,6 +31,11 @@ def einsum(expression: str, *operands: Any) -> Any:
     return np.einsum(expression, *operands, optimize=path)
 
 
+def letter_sizes(operands: Iterable[tuple[Any, str]]) -> dict[str, int]:
+    """How far each letter runs."""
+    return {at: size for values, letters in operands for at, size in zip(letters, values.shape, strict=True)}
+
+
 def contracted(operands: Sequence[tuple[Any, str]], result: str) -> Any:
     """`einsum` of operands that carry their letters.
 
@@ -54,11 +59,7 @@ def against(large: Any, letters: str, small: Sequence[tuple[Any, str]], result: 
         plan = _in_place(letters, tuple(its_letters for _, its_letters in small), result)
         if plan is not None:
             return _matrix_products(plan, large, letters, small, result)
-        sizes = {
-            letter: size
-            for values, its_letters in [(large, letters), *small]
-            for letter, size in zip(its_letters, values.shape, strict=True)
-        }
+        sizes = letter_sizes([(large, letters), *small])
         of_small = {letter for _, its_letters in small for letter in its_letters}
         # in the order of the large array, so that both are read along
         joint = "".join(letter for letter in dict.fromkeys(letters + result) if letter in of_small)
@@ -97,9 +98,8 @@ def _in_place(letters: str, small: tuple[str, ...], result: str) -> _Plan | None
     free = of_weight[1 : len(of_weight) - len(block)]
     outer = {letter for number in factors for letter in small[number]} - {*block}
     aligned = of_weight[0] == letters[0] and of_weight.endswith(block) and not {*free, *outer} & {*letters}
-    if not aligned or not block or outer & {*of_weight}:
-        return None
-    if not (letters.endswith(block) or letters[2:].startswith(block)):
+    together = letters.endswith(block) or letters[2:].startswith(block)
+    if not aligned or not block or outer & {*of_weight} or not together:
         return None
     rest = [number for number in range(len(small)) if number not in touching]
     return _Plan(weight, factors, rest, block, free, "".join(sorted(outer)), letters.endswith(block))
