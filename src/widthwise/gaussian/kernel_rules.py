@@ -7,7 +7,7 @@ A kind of your own is added with `kernel_rule.register`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
@@ -69,10 +69,3 @@ def dense_kernel(C_b, C_W, Q) -> Any:
 @kernel_rule.register
 def _(layer: Elementwise, pair: Pair) -> tuple[Any, Any]:
     return pair.mean(layer.activation, 0), pair.mean(layer.activation, 1) * pair.Theta
-
-
-def through(layers: Sequence[Layer], pairs: Callable[[int, Any, Any], Pair], K, Theta) -> tuple[Any, Any]:
-    """(K, Θ) behind all layers; `pairs` says what comes into layer number i, given K_ab and Θ_ab there."""
-    for position, layer in enumerate(layers):
-        K, Theta = kernel_rule(layer, pairs(position, K, Theta))
-    return K, Theta

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from widthwise.errors import InvalidInput
 from widthwise.network.layered import Network
 from widthwise.network.mlp import MLP
+from widthwise.network.text_forms import parsed_json
 
 
 def network_from_dict(data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Network:
@@ -39,8 +38,4 @@ def widths_from_json(text: str) -> tuple[int, ...]:
 
 def network_from_json(text: str, activations: Mapping[str, Any] | None = None) -> Network:
     """The inverse of `to_json` for networks of any kind."""
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
-    return network_from_dict(data, activations)
+    return network_from_dict(parsed_json(text), activations)

@@ -36,11 +36,7 @@ class TextForms:
 
     @classmethod
     def from_json(cls, text: str, activations: Mapping[str, Any] | None = None) -> Self:
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
-        return cls.from_dict(data, activations)
+        return cls.from_dict(parsed_json(text), activations)
 
     def to_toml(self) -> str:
         """>>> from widthwise.network import MLP
@@ -61,6 +57,14 @@ class TextForms:
         except tomllib.TOMLDecodeError as error:
             raise InvalidInput("network", f"malformed TOML ({error})", "a table written by to_toml") from error
         return cls.from_dict(data, activations)
+
+
+def parsed_json(text: str) -> Any:
+    """What a JSON text of a network holds."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
 
 
 def _toml(value: Any) -> str:
