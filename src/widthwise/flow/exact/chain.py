@@ -97,14 +97,18 @@ class _Steps:
         if not len(law.weights) and not len(log_atoms):
             return KernelLaw.certain(C_b, C_W, self._at_zero), 0.0
         table = self._table(n, law, log_atoms, to_output)
-        h = min(finest, _own_spacing(table, to_output))
+        own, points = table.rows.h, self.resolution.several if to_output else self.resolution.few
+        if n >= SMOOTH_FROM and table.deviation >= self.resolution.several * own:
+            # smooth rows that are well resolved need fewer points than they have
+            own = spacing(table.deviation, 16 * own, points)
+        h = min(finest, own)
         pieces = [self._continuous(table, law, h, to_output)] if len(law.weights) else []
         if len(log_atoms) == 1 and not pieces and table.scale_free and C_b == 0.0 and h >= table.rows.h:
             pieces = [place(table, float(log_atoms[0]), masses, h)]
         elif len(log_atoms):
             pieces.append(Operator.of(table, log_atoms, h).apply(masses))
         floor = math.log(C_b / C_W) + FAINT if C_b else -math.inf if table.scale_free else TINY - math.log(C_W)
-        origin, weights, faint = _trimmed(*_added(pieces, h), h, floor, self.resolution)
+        origin, weights, faint = _joined(pieces, h, floor, self.resolution)
         atoms = {0.0: sum(piece.silent for piece in pieces) + faint}
         atoms[self._at_zero] = atoms.get(self._at_zero, 0.0) + float(law.masses[~alive].sum())
         kept = {m: mass for m, mass in atoms.items() if mass > LEAST_MASS}
@@ -146,28 +150,16 @@ class _Steps:
         return operator.apply(np.pad(law.weights, (before, len(operator.silent) - before - len(law.weights))))
 
 
-def _own_spacing(table: SumTable, to_output: bool) -> float:
-    """The spacing that the rows need: their own, or a coarser one where they are smooth and well resolved."""
-    if table.n < SMOOTH_FROM or table.deviation < table.resolution.several * table.rows.h:
-        return table.rows.h
-    points = table.resolution.several if to_output else table.resolution.few
-    return spacing(table.deviation, 16 * table.rows.h, points)
+def _joined(pieces: list[Piece], h: float, floor: float, resolution: Resolution) -> tuple[float, np.ndarray, float]:
+    """Origin and weights of the sum of pieces whose origins differ by whole spacings, without ends that weigh nothing.
 
-
-def _added(pieces: list[Piece], h: float) -> tuple[float, np.ndarray]:
-    """Sum of pieces whose origins differ by whole spacings."""
+    Below the floor in log m, weights count as m = 0 and are returned as one mass.
+    """
     origin = min(piece.origin for piece in pieces)
     starts = [round((piece.origin - origin) / h) for piece in pieces]
-    total = np.zeros(max(start + len(piece.weights) for start, piece in zip(starts, pieces, strict=True)))
+    weights = np.zeros(max(start + len(piece.weights) for start, piece in zip(starts, pieces, strict=True)))
     for start, piece in zip(starts, pieces, strict=True):
-        total[start : start + len(piece.weights)] += piece.weights
-    return origin, total
-
-
-def _trimmed(
-    origin: float, weights: np.ndarray, h: float, floor: float, resolution: Resolution
-) -> tuple[float, np.ndarray, float]:
-    """Cut ends without weight; below the floor in log m, weights count as m = 0 and are returned as one mass."""
+        weights[start : start + len(piece.weights)] += piece.weights
     seen, below = np.nonzero(np.abs(weights) > resolution.top)[0], np.cumsum(np.abs(weights))
     if not len(seen):
         return origin, np.zeros(0), 0.0

@@ -127,8 +127,9 @@ class KernelLaw:
         g = np.asarray(g, dtype=float)
         m = (g - self.C_b) / self.C_W if self.C_W else np.zeros_like(g)
         inside = m > 0.0
-        log_m = np.log(np.where(inside, m, 1.0))
-        return np.where(inside, np.maximum(self._spline(log_m), 0.0) / np.where(inside, g - self.C_b, 1.0), 0.0)
+        spline = BSpline(*self._padded, ORDER - 1, extrapolate=False) if len(self.weights) else np.zeros_like
+        values = np.nan_to_num(spline(np.log(np.where(inside, m, 1.0))))
+        return np.where(inside, np.maximum(values, 0.0) / np.where(inside, g - self.C_b, 1.0), 0.0)
 
     def cdf(self, g: ArrayLike) -> np.ndarray:
         """P(Ĝ ≤ g)."""
@@ -150,11 +151,6 @@ class KernelLaw:
         coefficients = prefilter(np.pad(self.weights, LATTICE_MARGIN)) / self.h
         knots = self.origin + self.h * (np.arange(len(coefficients) + ORDER) - HALF - LATTICE_MARGIN)
         return knots, coefficients
-
-    def _spline(self, log_m: np.ndarray) -> np.ndarray:
-        if not len(self.weights):
-            return np.zeros_like(log_m)
-        return np.nan_to_num(BSpline(*self._padded, ORDER - 1, extrapolate=False)(log_m))
 
     @cached_property
     def _integrals(self):

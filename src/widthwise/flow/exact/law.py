@@ -139,8 +139,7 @@ class ExactLaw:
 
     def quantile(self, p: ArrayLike) -> np.ndarray:
         """The inverse of `cdf`: the least z with P(output ≤ z) ≥ p, 0 < p < 1."""
-        p = _probability(p, "p")
-        return np.where(p < 0.5, -1.0, 1.0) * self._inverse(np.minimum(p, 1.0 - p)) + 0.0
+        return 0.0 - self.isf(_probability(p, "p"))
 
     def _over(self, function: Callable[[np.ndarray], np.ndarray], z: np.ndarray) -> np.ndarray:
         """function of z[:, None] summed over the nodes, a block of z at a time, in the shape of z."""
@@ -161,14 +160,9 @@ class ExactLaw:
                 total = (np.sign(weights) * np.exp(terms - top[:, None])).sum(axis=1)
                 return np.where(total > 0.0, top + np.log(np.abs(total)), -np.inf)
 
-        result = self._over(summed, radius)
-        return np.where((radius == 0.0) & self._diverges(base), np.inf, result)
-
-    def _diverges(self, base: np.ndarray) -> bool:
-        """Whether the density at zero is infinite: P(Ĝ < g) g^(−m/2) does not fall towards the lower end."""
-        if self.kernel.C_b > 0.0 or not len(self.kernel.weights):
-            return False
-        return bool(base[0] > base.max() + _DIVERGES)
+        # the density at zero is infinite where P(Ĝ < g) g^(−m/2) does not fall towards the lower end
+        diverges = self.kernel.C_b == 0.0 and len(self.kernel.weights) and base[0] > base.max() + _DIVERGES
+        return np.where((radius == 0.0) & bool(diverges), np.inf, self._over(summed, radius))
 
     def _above(self, z: np.ndarray) -> np.ndarray:
         """P(output > z) for z ≥ 0."""
@@ -247,14 +241,10 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
         with np.errstate(over="ignore"):
             scaled = now * net.C_W[layer] ** np.arange(order + 1.0) * _mean_of_neurons(slopes, net.widths[layer], order)
             powers = net.C_b[layer] ** np.arange(order + 1.0)
-            now = np.array([_binomial(k, powers, scaled) for k in range(order + 1)])
+            terms = [[(math.comb(k, j), k - j, j) for j in range(k + 1) if powers[k - j]] for k in range(order + 1)]
+            now = np.array([sum(ways * powers[i] * scaled[j] for ways, i, j in row) for row in terms])
         kept.append(now)
     return np.stack(kept)
-
-
-def _binomial(k: int, powers: np.ndarray, moments: np.ndarray) -> float:
-    """E (C_b + y)^k from the powers of C_b and the moments of y."""
-    return sum(math.comb(k, j) * powers[k - j] * moments[j] for j in range(k + 1) if powers[k - j])
 
 
 def _mean_of_neurons(slopes: tuple[float, float], n: int, order: int) -> np.ndarray:

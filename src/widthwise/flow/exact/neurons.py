@@ -51,7 +51,9 @@ class Neuron:
         std = np.sqrt(g)
         lowest = resolution.lowest_alone if alone else resolution.lowest
         octaves = int(np.ceil(-lowest / np.log(4.0))) + 2
-        offsets = _graded(octaves, resolution.per_octave)
+        # edges from 1 down to 2^−octaves: many to the octave first, then one
+        fine = 2.0 ** (-np.arange(resolution.per_octave * _OCTAVES + 1) / resolution.per_octave)
+        offsets = np.concatenate([fine, 2.0 ** -np.arange(_OCTAVES + 1.0, octaves + 1.0)])
         even = np.arange(-7.8, 7.81, resolution.panel)
         fixed = np.concatenate([GAUSSIAN_EDGES, even, offsets, -offsets])
         sources = [Source(intervals(activation, (0,), REACH * float(std.max())), np.zeros(len(g)), std)]
@@ -85,12 +87,6 @@ class Neuron:
         return np.stack([(self.weights * np.exp(-rate * scaled)).sum(axis=1) for rate in rates], axis=1)
 
 
-def _graded(octaves: int, per_octave: int) -> np.ndarray:
-    """Edges from 1 down to 2^−octaves: many to the octave first, then one."""
-    fine = 2.0 ** (-np.arange(per_octave * _OCTAVES + 1) / per_octave)
-    return np.concatenate([fine, 2.0 ** -np.arange(_OCTAVES + 1.0, octaves + 1.0)])
-
-
 @lru_cache(maxsize=64)
 def _zeros(activation: Activation, radius: float) -> list[float]:
     """Where σ changes sign, other than at z = 0."""
@@ -122,19 +118,12 @@ class LatticeRows:
 
     def joined(self, other: LatticeRows) -> LatticeRows:
         """The rows of both, one after the other, on one lattice."""
-        first = min(self.first, other.first)
-        size = max(rows.first + rows.weights.shape[1] for rows in (self, other)) - first
-        weights = np.concatenate([rows._placed(first, size) for rows in (self, other)])
-        return LatticeRows(weights, first, self.h, np.concatenate([self.silent, other.silent]))
+        first, u, v = self._aligned(other)
+        return LatticeRows(np.concatenate([u, v]), first, self.h, np.concatenate([self.silent, other.silent]))
 
     def taken(self, index: np.ndarray) -> LatticeRows:
         """Some of the rows, in the order asked for."""
         return replace(self, weights=self.weights[index], silent=self.silent[index])
-
-    def after_silence(self) -> LatticeRows:
-        """One more row in front: all neurons silent for certain."""
-        weights = np.concatenate([np.zeros((1, self.weights.shape[1])), self.weights])
-        return replace(self, weights=weights, silent=np.concatenate([[1.0], self.silent]))
 
     def refined(self, h: float) -> LatticeRows:
         rows = self
@@ -144,16 +133,19 @@ class LatticeRows:
 
     def plus(self, other: LatticeRows, resolution: Resolution) -> LatticeRows:
         """Law of the sum of two independent sums."""
-        first = min(self.first, other.first)
-        size = max(rows.first + rows.weights.shape[1] for rows in (self, other)) - first
-        u, v = self._placed(first, size), other._placed(first, size)
+        first, u, v = self._aligned(other)
         total = add(u, u if other is self else v, self.h)
-        total[:, :size] += self.silent[:, None] * v + other.silent[:, None] * u
+        total[:, : u.shape[1]] += self.silent[:, None] * v + other.silent[:, None] * u
         return LatticeRows(*trim(total, first, resolution), self.h, self.silent * other.silent)
 
-    def _placed(self, first: int, size: int) -> np.ndarray:
-        before = self.first - first
-        return np.pad(self.weights, ((0, 0), (before, size - before - self.weights.shape[1])))
+    def _aligned(self, other: LatticeRows) -> tuple[int, np.ndarray, np.ndarray]:
+        """The lower of both first points, and the weights of both from there on, equally long."""
+        first, ends = min(self.first, other.first), [rows.first + rows.weights.shape[1] for rows in (self, other)]
+        u, v = (
+            np.pad(rows.weights, ((0, 0), (rows.first - first, max(ends) - end)))
+            for rows, end in zip((self, other), ends, strict=True)
+        )
+        return first, u, v
 
 
 def spacing(deviation: float, coarsest: float, points: float) -> float:

@@ -66,10 +66,16 @@ class SumTable:
         deviation = float(Neuron.at(activation, np.exp([typical]), resolution=resolution).deviation[0])
         rows, error = _rows_at(activation, n, log_g[shared:], deviation, before, resolution)
         if silent:
-            rows, shared = rows.after_silence(), silent - 1
+            # one more row in front: all neurons silent for certain
+            silence = LatticeRows(np.zeros_like(rows.weights[:1]), rows.first, rows.h, np.ones(1))
+            rows, shared = silence.joined(rows), silent - 1
         log_mean = np.log(np.where(every.mean > 0.0, every.mean, every.scale[silent]))
         table = cls(n, log_g, log_mean, rows, shared, False, deviation / math.sqrt(n), error, resolution)
-        return table._checked_between(activation)
+        middle = 0.5 * (log_g[HALF : -HALF - 1] + log_g[HALF + 1 : -HALF])
+        across = table._collapsed(_interpolation(log_g, middle))
+        between = LatticeRows(across @ rows.weights, rows.first, rows.h, across @ rows.silent)
+        defect = _defect(between, Neuron.at(activation, np.exp(middle), resolution=resolution), n)
+        return replace(table, error=max(error, defect))
 
     @classmethod
     def _single(cls, activation: Activation, n: int, log_g: float, resolution: Resolution) -> SumTable:
@@ -83,13 +89,6 @@ class SumTable:
         error = _defect(rows, neuron, n)
         scale = np.log(neuron.scale)
         return cls(n, at, scale, rows, 0, scale_free, deviation / math.sqrt(n), error, resolution)
-
-    def _checked_between(self, activation: Activation) -> SumTable:
-        middle = 0.5 * (self.log_g[HALF : -HALF - 1] + self.log_g[HALF + 1 : -HALF])
-        across = self._collapsed(_interpolation(self.log_g, middle))
-        rows = LatticeRows(across @ self.rows.weights, self.rows.first, self.rows.h, across @ self.rows.silent)
-        defect = _defect(rows, Neuron.at(activation, np.exp(middle), resolution=self.resolution), self.n)
-        return replace(self, error=max(self.error, defect))
 
     def reaches(self, log_g: np.ndarray) -> np.ndarray:
         """Which of the kernels e^log_g can be read."""
