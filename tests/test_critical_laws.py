@@ -14,8 +14,7 @@ from widthwise.criticality.depth_width import depth_width, mutual_information, o
 from widthwise.criticality.exponents import growth_laws
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import equalise, largest_stable_step, layer_shares, power_law_rates
-from widthwise.criticality.phase_diagram import phase_diagram
-from widthwise.criticality.phase_grid import critical_line, phase_grid
+from widthwise.criticality.phase_diagram import critical_line, phase_diagram, phase_grid
 from widthwise.criticality.tuning import make_critical, shaped
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.results.single_input import single_input

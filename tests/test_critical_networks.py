@@ -12,7 +12,7 @@ import widthwise as ww
 from widthwise.criticality.critical import critical
 from widthwise.criticality.kernel_fixed_points import fixed_points, pair_fixed_point
 from widthwise.criticality.learning_rates import layer_shares
-from widthwise.criticality.phase_grid import critical_line
+from widthwise.criticality.phase_diagram import critical_line
 from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward, network_key, sample_parameters

@@ -14,7 +14,7 @@ from widthwise.experiments.sampler import forward, network_key, sample_parameter
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.labs import kernels, lazy_vs_rich, learning_rate, ntk_convergence
-from widthwise.labs.tools import determinantal, mercer_spectra
+from widthwise.labs.tools import mercer_spectra
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.network import MLP
@@ -114,14 +114,14 @@ class TestPointProcess:
         subsets = [s for size in range(4) for s in itertools.combinations(range(3), size)]
         total = sum(weight(list(s)) for s in subsets)
         assert total == pytest.approx(np.linalg.det(np.eye(3) + self.L))
-        M = determinantal.marginal_kernel(self.L)
+        M = mercer_spectra.marginal_kernel(self.L)
         for pair in ((0, 1), (0, 2), (1, 2)):
             expected = sum(weight(list(s)) for s in subsets if set(pair) <= set(s)) / total
             assert np.linalg.det(M[np.ix_(pair, pair)]) == pytest.approx(expected)
 
     def test_sampled_subsets_have_their_probabilities(self):
         count = 6000
-        found = determinantal.sample_subsets(self.L, count, seed=3)
+        found = mercer_spectra.sample_subsets(self.L, count, seed=3)
         normal = np.linalg.det(np.eye(3) + self.L)
         for size in range(4):
             for subset in itertools.combinations(range(3), size):
@@ -130,13 +130,13 @@ class TestPointProcess:
                 share = np.mean(np.all(found == inside, axis=1))
                 assert abs(share - p) < 4 * math.sqrt(p * (1 - p) / count)
         # control: independent points would be together more often
-        M = determinantal.marginal_kernel(self.L)
+        M = mercer_spectra.marginal_kernel(self.L)
         together, alone = np.mean(found[:, 0] & found[:, 1]), M[0, 0] * M[1, 1]
         assert abs(together - alone) > 5 * math.sqrt(alone * (1 - alone) / count)
 
     def test_a_negative_matrix_is_refused(self):
         with pytest.raises(InvalidInput, match="positive semi-definite"):
-            determinantal.sample_subsets(-np.eye(2), 3, seed=0)
+            mercer_spectra.sample_subsets(-np.eye(2), 3, seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from torch import nn
 import widthwise as ww
 from widthwise.criticality.snippets import snippets
 from widthwise.readers.jax_models import layer_rates
-from widthwise.readers.weights import findings
+from widthwise.readers.specification import findings
 
 torch.set_num_threads(1)
 NET = ww.MLP([5, 96, 80, 3], "tanh", C_b=[0.3, 0.1, 0.1], C_W=[2.0, 1.5, 1.0], lambda_b=0.5, lambda_W=[1.0, 2.0, 3.0])

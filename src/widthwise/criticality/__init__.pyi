@@ -12,6 +12,6 @@ from widthwise.criticality.kernel_fixed_points import susceptibilities as suscep
 from widthwise.criticality.learning_rates import equalise as equalise
 from widthwise.criticality.learning_rates import layer_shares as layer_shares
 from widthwise.criticality.learning_rates import power_law_rates as power_law_rates
-from widthwise.criticality.phase_grid import critical_line as critical_line
+from widthwise.criticality.phase_diagram import critical_line as critical_line
 from widthwise.criticality.tuning import make_critical as make_critical
 from widthwise.criticality.tuning import shaped as shaped

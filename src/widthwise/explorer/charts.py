@@ -10,7 +10,7 @@ import numpy as np
 from bokeh import models
 from bokeh.plotting import figure
 
-from widthwise.criticality.phase_grid import PHASE_NAMES
+from widthwise.criticality.phase_diagram import PHASE_NAMES
 from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
 from widthwise.plots.style import COLOURS

@@ -24,7 +24,7 @@ from widthwise.activations import Activation
 from widthwise.criticality.advice import Advice, advise
 from widthwise.criticality.critical import Critical, critical
 from widthwise.criticality.moments import profile
-from widthwise.criticality.phase_grid import PhaseDiagram, critical_line, phase_grid
+from widthwise.criticality.phase_diagram import PhaseDiagram, critical_line, phase_grid
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.explorer.settings import CONTROLS, DEEPEST_PAGE, Settings
 from widthwise.flow.action.couplings import Couplings

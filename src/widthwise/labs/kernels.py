@@ -23,9 +23,16 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.gaussian_process import GaussianProcess
 from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
-from widthwise.labs.tools.determinantal import marginal_kernel, sample_subsets
 from widthwise.labs.tools.expansion import expand
-from widthwise.labs.tools.mercer_spectra import cosines, eigenvalues, mercer, multiplicity, power_eigenvalue
+from widthwise.labs.tools.mercer_spectra import (
+    cosines,
+    eigenvalues,
+    marginal_kernel,
+    mercer,
+    multiplicity,
+    power_eigenvalue,
+    sample_subsets,
+)
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style

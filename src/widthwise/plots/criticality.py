@@ -17,7 +17,7 @@ from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
-from widthwise.criticality.phase_grid import PHASE_NAMES, critical_line
+from widthwise.criticality.phase_diagram import PHASE_NAMES, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, plain
 from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol

@@ -18,9 +18,8 @@ from widthwise.inference.training_kernel import SINGULAR, Spectrum
 from widthwise.memory import require_memory
 from widthwise.network import MLP, GradientFlow
 from widthwise.network.validation import check_integer
-from widthwise.readers.evidence import choose_by_evidence
-from widthwise.readers.kernel_solvers import Kernel, in_blocks, make_solver
-from widthwise.readers.packages import need
+from widthwise.readers.chains import need
+from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
 need("sklearn", "interop", "this estimator")
 

@@ -22,8 +22,7 @@ from widthwise.experiments.tangent import rates
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
 from widthwise.readers.activations import identify
-from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
-from widthwise.readers.packages import need
+from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 from widthwise.readers.traced import TracedLayer, trace
 

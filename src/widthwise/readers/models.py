@@ -21,9 +21,8 @@ from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_targets
 from widthwise.network.validation import check_integer
-from widthwise.readers.chains import check_fits
+from widthwise.readers.chains import check_fits, need
 from widthwise.readers.jax_models import equinox_chain, flax_chain
-from widthwise.readers.packages import need
 from widthwise.readers.specification import Reading, read_chain
 from widthwise.readers.torch_models import optimizer_rates, torch_chain
 from widthwise.results.labels import label, layer_coordinate

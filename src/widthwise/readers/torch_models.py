@@ -11,8 +11,7 @@ from widthwise.experiments.tangent import rates
 from widthwise.network import MLP
 from widthwise.network.validation import check_integer
 from widthwise.readers.activations import torch_activation
-from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
-from widthwise.readers.packages import need
+from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from widthwise.flow.exact.kernel_law import KernelLaw, log_kernel
 from widthwise.flow.exact.lattice import FINE, Resolution
 from widthwise.flow.exact.neurons import Neuron, spacing
 from widthwise.flow.exact.table import SumTable
-from widthwise.flow.kernels.diagonal_flow import diagonal_flow
+from widthwise.flow.kernels.kernel_flow import diagonal_flow
 from widthwise.network import MLP
 
 #: A point mass below this is dropped.
@@ -108,7 +108,7 @@ class _Steps:
         elif len(log_atoms):
             pieces.append(Operator.of(table, log_atoms, h).apply(masses))
         floor = math.log(C_b / C_W) + FAINT if C_b else -math.inf if table.scale_free else TINY - math.log(C_W)
-        origin, weights, faint = _joined(pieces, h, floor, self.resolution)
+        origin, weights, faint = _sum_of_pieces(pieces, h, floor, self.resolution)
         atoms = {0.0: sum(piece.silent for piece in pieces) + faint}
         atoms[self._at_zero] = atoms.get(self._at_zero, 0.0) + float(law.masses[~alive].sum())
         kept = {m: mass for m, mass in atoms.items() if mass > LEAST_MASS}
@@ -150,7 +150,9 @@ class _Steps:
         return operator.apply(np.pad(law.weights, (before, len(operator.silent) - before - len(law.weights))))
 
 
-def _joined(pieces: list[Piece], h: float, floor: float, resolution: Resolution) -> tuple[float, np.ndarray, float]:
+def _sum_of_pieces(
+    pieces: list[Piece], h: float, floor: float, resolution: Resolution
+) -> tuple[float, np.ndarray, float]:
     """Origin and weights of the sum of pieces whose origins differ by whole spacings, without ends that weigh nothing.
 
     Below the floor in log m, weights count as m = 0 and are returned as one mass.

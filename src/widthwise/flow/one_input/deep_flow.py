@@ -36,10 +36,9 @@ from widthwise.flow.one_input.single_expectations import (
     single_moments,
     square_derivative,
 )
-from widthwise.flow.tensors.legs import Legs
 from widthwise.flow.tensors.rules import READS, RULES
 from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
-from widthwise.flow.tensors.tensor_rules import LayerStep
+from widthwise.flow.tensors.tensor_rules import LayerStep, Legs
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
 from widthwise.network import MLP
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA

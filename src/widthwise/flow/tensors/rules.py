@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.flow.tensors.legs import Legs
-from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Terms
+from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, Terms
 from widthwise.gaussian.four_point import Orders
 from widthwise.tensors import TENSORS
 

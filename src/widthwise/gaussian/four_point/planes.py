@@ -10,8 +10,7 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.devices import by_device, on_all_cores
 from widthwise.gaussian.four_point.families import Orders, quadruples
-from widthwise.gaussian.four_point.geometry import Geometry, geometry, library, planes_of
-from widthwise.gaussian.four_point.harmonics import DEGREE_BLOCK
+from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, Geometry, geometry, library, planes_of
 from widthwise.gaussian.four_point.overlap import bounds, last_edge, overlaps
 from widthwise.gaussian.four_point.tables import PlaneTables, joined, plane_tables, resolved
 

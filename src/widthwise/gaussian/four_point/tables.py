@@ -19,8 +19,7 @@ import numpy as np
 from widthwise.activations import Activation, evaluate
 from widthwise.devices import by_device
 from widthwise.gaussian.four_point.families import Orders, pair_types, type_rows
-from widthwise.gaussian.four_point.geometry import library
-from widthwise.gaussian.four_point.harmonics import DEGREE_BLOCK, harmonic_matrices, harmonic_parts
+from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, harmonic_matrices, harmonic_parts, library
 from widthwise.gaussian.four_point.plane_moments import (
     PlaneMoments,
     PlaneSeriesData,
