@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -230,7 +230,12 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists; None where a number is not finite."""
-        rates, own = self.rates, partial(_chosen, self)
+
+        def own(part: str, *names: str) -> dict[str, Any] | None:
+            value = getattr(self, part)
+            return None if value is None else {name: getattr(value, name) for name in names}
+
+        rates = self.rates
         depth_width = "depth", "width", "aspect_ratio", "regime", "kernel_fluctuation", "ntk_fluctuation", "fails_at"
         found = {
             "network": repr(self.net),
@@ -295,9 +300,13 @@ def advise(
         return report("cannot be trained by gradients", trouble=str(error))
     except DivergentMoment as error:
         trouble = str(error)
-    point, reason = _critical_or_reason(net)
-    better = _recommend(net, point, few, rows, deepest, largest_step)
-    report = partial(report, critical=point, reason=reason, **better.fields)
+    point, reason = None, ""
+    try:
+        point = critical(net.activation)
+    except InvalidInput as error:
+        reason = str(error)
+    better, better_growth = _recommend(net, point, few, rows, deepest, largest_step)
+    report = partial(report, critical=point, reason=reason, **better)
     if flow is None:
         # the kernel leaves the range in which the activation is tabulated
         return report("signals or gradients explode", trouble=trouble, signal=math.inf, gradient=math.inf)
@@ -305,24 +314,10 @@ def advise(
     # where the kernel goes if layers like the last one are added
     points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
     return report(
-        _verdict(net, point, (signal, gradient), better.growth), signal=signal, gradient=gradient, flow=flow,
+        _verdict(net, point, (signal, gradient), better_growth), signal=signal, gradient=gradient, flow=flow,
         fixed_point=None if points is None else points.reached_from(float(flow.K[0].mean())),
         depth_width=_unless_refused(depth_width, net, few[len(few) // 2], deepest),
     )  # fmt: skip
-
-
-class _Recommended(NamedTuple):
-    """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
-
-    fields: dict[str, Any]
-    growth: tuple[float, float]
-
-
-def _critical_or_reason(net: MLP) -> tuple[Critical | None, str]:
-    try:
-        return critical(net.activation), ""
-    except InvalidInput as error:
-        return None, str(error)
 
 
 def _growth(flow: LayerFlow) -> tuple[float, float]:
@@ -332,9 +327,10 @@ def _growth(flow: LayerFlow) -> tuple[float, float]:
     return signal, float(flow.log_later_perp[0].mean() / math.log(10.0))
 
 
-def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_step) -> _Recommended:
+def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_step):
+    """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
     if point is None or net.depth == 1:
-        return _Recommended({}, (math.nan, math.nan))
+        return {}, (math.nan, math.nan)
     C_W = [point.C_W] * net.depth
     if point.universality in (HALF_STABLE, MARGINAL):
         C_W[0] = (point.K_star - point.C_b) / float(np.mean(np.einsum("ai,ai->a", few, few)) / net.widths[0])
@@ -349,7 +345,7 @@ def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_ste
         "recommended_depth_width": _unless_refused(depth_width, rates.network, few[len(few) // 2], deepest),
         "rates": rates, "learning_rate": rate,
     }  # fmt: skip
-    return _Recommended(fields, growth)
+    return fields, growth
 
 
 def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
@@ -376,12 +372,6 @@ def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except InvalidInput:
         return None
-
-
-def _chosen(advice: Advice, part: str, *names: str) -> dict[str, Any] | None:
-    """Some attributes of a part of a report by name, None without that part."""
-    value = getattr(advice, part)
-    return None if value is None else {name: getattr(value, name) for name in names}
 
 
 def _evenly_spaced(rows: np.ndarray, most: int) -> np.ndarray:

@@ -115,7 +115,9 @@ def critical(activation: ActivationLike, near: float | None = None) -> Critical:
 def critical_profile(shape: Profile, sigma: Activation | None = None, near: float | None = None) -> Critical:
     """The same from a profile; with the activation at hand, higher orders at K = 0 where the first ones vanish."""
     if shape.slopes is not None:
-        return _scale_invariant(shape)
+        A_2, A_4 = (0.5 * (shape.slopes[0] ** k + shape.slopes[1] ** k) for k in (2, 4))
+        details = {"A_2": A_2, "k": 0.0, "p": 0.0, "q": 0.0, "quartic": A_4 / A_2**2, "second": 0.0, "third": 0.0}
+        return _made(shape, 0.0, 1.0 / A_2, math.nan, SCALE_INVARIANT, "neither", details)
     series = _near_zero(shape, sigma)
     if near is None and series is not None and series.leading > 0 and series.a[series.leading - 1] < 0.0:
         return _zero(shape, series)
@@ -148,18 +150,11 @@ def _curvature_roots(shape: Profile) -> list[float]:
     ]
 
 
-def _scale_invariant(shape: Profile) -> Critical:
-    positive, negative = shape.slopes or (0.0, 0.0)
-    A_2, A_4 = (0.5 * (positive**k + negative**k) for k in (2, 4))
-    details = {"A_2": A_2, "k": 0.0, "p": 0.0, "q": 0.0, "quartic": A_4 / A_2**2, "second": 0.0, "third": 0.0}
-    return _made(shape, 0.0, 1.0 / A_2, math.nan, SCALE_INVARIANT, "neither", details)
-
-
 def _zero(shape: Profile, series: OriginSeries) -> Critical:
     """K* = 0: K ≈ (−s a l)^(−1/s) with s = j/2, a = a_j the first coefficient that does not vanish."""
     j, first = series.leading, shape.origin[:, 1]
     s, a = j / 2, series.a[j - 1]
-    perp = series.leading_perp
+    perp = next((i for i, value in enumerate(series.b, start=1) if value), 0)
     p = series.b[j - 1] / (s * a) if perp in (0, j) else -math.inf if series.b[perp - 1] > 0.0 else math.inf
     second, third = shape.origin[0, 2] / first[0], shape.origin[0, 3] / first[0]
     details = {

@@ -87,26 +87,21 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     wanted = tuple(name for name in _SHOWN if name in existing(*net.activations))
     # powers of four, so that one compiled program serves many widths
     fourfold = 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9)
-    deep = _continued(net, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))
+    depth = max(net.depth, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))
+    # layers like the last one, behind hidden layers like the last one
+    more, last = depth - net.depth, net.activations[-1]
+    hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}
+    widths, sigmas = [*net.widths[:-1], *[net.n] * more, net.widths[-1]], [*net.activations, *[last] * more]
+    deep = MLP(widths, sigmas, **hyper)
     ratios = single_flow(deep, rows[0], wanted, "A" in wanted).ratios
-    last = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
+    at = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
     size = np.stack([np.abs(values) for values in ratios.values()]) / np.asarray(deep.widths[:-1])
     beyond = np.flatnonzero((size >= FAILS_AT * (1.0 - 1e-12)).any(axis=0))
     return DepthWidth(
-        net.depth, net.n, float(sum(1.0 / n for n in net.widths[1:-1])), last["V"],
-        last["A"] + 2.0 * last["B"] if "A" in last else math.nan, last["G1"], last.get("H1", math.nan),
+        net.depth, net.n, float(sum(1.0 / n for n in net.widths[1:-1])), at["V"],
+        at["A"] + 2.0 * at["B"] if "A" in at else math.nan, at["G1"], at.get("H1", math.nan),
         int(beyond[0]) + 1 if len(beyond) else None, deep.depth,
     )  # fmt: skip
-
-
-def _continued(net: MLP, depth: int) -> MLP:
-    """The network with layers like its last one, behind hidden layers like its last one, up to a depth."""
-    depth = max(net.depth, depth)
-    more = depth - net.depth
-    hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}
-    last = net.unread or net.activations[-1]
-    sigmas = [*net.activations, *[last] * more] or last
-    return MLP([*net.widths[:-1], *[net.n] * more, net.widths[-1]], sigmas, **hyper)
 
 
 def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:

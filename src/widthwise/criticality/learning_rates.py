@@ -190,6 +190,5 @@ def largest_stable_step(net: Network, X: Any) -> float:
     1.0
     """
     Theta = kernel_flow(net, check_inputs(X, net.widths[0]), last_only=True).Theta
-    assert Theta is not None
     largest = float(linalg.eigvalsh(Theta[-1])[-1])
     return 2.0 / largest if largest > 0.0 else float("inf")

@@ -279,11 +279,6 @@ class OriginSeries(NamedTuple):
         """The first j with a_j ≠ 0; zero if none is."""
         return next((j for j, value in enumerate(self.a, start=1) if value), 0)
 
-    @property
-    def leading_perp(self) -> int:
-        """The first j with b_j ≠ 0; zero if none is."""
-        return next((j for j, value in enumerate(self.b, start=1) if value), 0)
-
 
 def origin_series(derivatives: np.ndarray) -> OriginSeries:
     """The series from derivatives at zero (2, orders + 1), right and left, of a σ with σ(0) = 0.

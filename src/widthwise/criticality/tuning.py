@@ -73,19 +73,16 @@ def make_critical(
         change, near = _change_at_positive(base, vary, K_star)
     c, d = (change, 0.0) if vary == "shift" else (0.0, change)
     point = critical_profile(base.shaped(c=c, d=d), near=near)
-    b = _unit_scale(point) if unit else 1.0
-    a = math.sqrt(point.C_W) / b if unit else 1.0
+    a = b = 1.0
+    if unit:
+        if point.universality == K_ZERO:
+            b = (-point.details["a"]) ** (-1.0 / (2.0 * point.details["s"]))
+        elif point.universality != SCALE_INVARIANT:
+            b = math.sqrt(point.K_star)
+        a = math.sqrt(point.C_W) / b
     c, d = a * c, a * d * b
     point = critical_profile(base.shaped(a, b, c, d), near=None if near is None else near / b**2)
     return Shape(a, b, c, d, shaped(sigma, a, b, c, d), point)
-
-
-def _unit_scale(point: Critical) -> float:
-    if point.universality == SCALE_INVARIANT:
-        return 1.0
-    if point.universality == K_ZERO:
-        return (-point.details["a"]) ** (-1.0 / (2.0 * point.details["s"]))
-    return math.sqrt(point.K_star)
 
 
 def _change_at_zero(base: Profile, vary: str) -> float | None:

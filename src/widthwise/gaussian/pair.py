@@ -54,8 +54,11 @@ class Pairs:
 
     @classmethod
     def of(cls, K_aa: np.ndarray, K_ab: np.ndarray, K_bb: np.ndarray) -> Pairs:
+        # K_aa K_bb − K_ab² to the last digit, by error-free products: nearly parallel inputs cancel all but a few
+        (high, low), (square, rest) = _exact_product(K_aa, K_bb), _exact_product(K_ab, K_ab)
+        determinant = (high - square) + (low - rest)
         square = K_aa * K_bb
-        width = np.sqrt(np.maximum(exact_determinant(K_aa, K_ab, K_bb), 0.0) / square)
+        width = np.sqrt(np.maximum(determinant, 0.0) / square)
         return cls(np.sqrt(K_aa), np.sqrt(K_bb), K_ab / np.sqrt(square), width)
 
     def __len__(self) -> int:
@@ -63,12 +66,6 @@ class Pairs:
 
     def __getitem__(self, index) -> Pairs:
         return Pairs(self.scale_a[index], self.scale_b[index], self.rho[index], self.width[index])
-
-
-def exact_determinant(K_aa: np.ndarray, K_ab: np.ndarray, K_bb: np.ndarray) -> np.ndarray:
-    """K_aa K_bb − K_ab² to the last digit, by error-free products: nearly parallel inputs cancel all but a few."""
-    (high, low), (square, rest) = _exact_product(K_aa, K_bb), _exact_product(K_ab, K_ab)
-    return (high - square) + (low - rest)
 
 
 def _exact_product(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

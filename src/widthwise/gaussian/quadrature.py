@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,12 +83,15 @@ def _gauss_legendre(nodes: int):
     return np.polynomial.legendre.leggauss(nodes)
 
 
-def panel_nodes(edges: np.ndarray, nodes: int = PANEL_NODES) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss–Legendre points between the edges (last axis) and their weights times the normal density."""
+def panel_nodes(edges: Any, nodes: int = PANEL_NODES, xp: Any = np) -> tuple[Any, Any]:
+    """Gauss–Legendre points between the edges (last axis) and their weights times the normal density.
+
+    `xp` is numpy or jax.numpy.
+    """
     x, w = _gauss_legendre(nodes)
-    half = 0.5 * np.diff(edges, axis=-1)[..., None]
+    half = 0.5 * xp.diff(edges, axis=-1)[..., None]
     v = 0.5 * (edges[..., 1:] + edges[..., :-1])[..., None] + half * x
-    weight = half * w * np.exp(-0.5 * v * v) * _NORMAL
+    weight = half * w * xp.exp(-0.5 * v * v) * _NORMAL
     flat = (*edges.shape[:-1], -1)
     return v.reshape(flat), weight.reshape(flat)
 
@@ -104,13 +107,11 @@ def product_edges(activation: Activation, factors: Sequence[tuple[int, np.ndarra
 @lru_cache(maxsize=512)
 def _integrator(activation: Activation, order: int, nodes: int):
     """Jitted (edges, mean, std) ↦ ⟨σ^(order)(mean + std v)⟩."""
-    f, (x, w) = activation.derivative(order), _gauss_legendre(nodes)
+    f = activation.derivative(order)
 
     def integrate(edges, mean, std):
-        half = 0.5 * (edges[:, 1:] - edges[:, :-1])[..., None]
-        v = 0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * x
-        values = f(mean[:, None, None] + std[:, None, None] * v)
-        return (values * (half * w) * jnp.exp(-0.5 * v * v) * _NORMAL).sum(axis=(1, 2))
+        v, weight = panel_nodes(edges, nodes, jnp)
+        return (f(mean[:, None] + std[:, None] * v) * weight).sum(axis=1)
 
     return jax.jit(integrate)
 
@@ -141,14 +142,18 @@ def check_tails(activation: Activation, order: int, scale: np.ndarray, norm: np.
     largest = int(np.argmax(scale))
     ends = np.array([-REACH, -REACH + 2.0, REACH - 2.0, REACH])
     share = evaluate(activation, order, scale[largest] * ends) ** power * np.exp(-0.5 * ends**2)
-    K = scale[largest] ** 2
     if not np.isfinite(norm[largest]) or np.any(share > TAIL_SHARE * norm[largest]):
-        raise DivergentMoment(
-            "activation",
-            f"{activation.name}, whose ⟨(σ^({order}))^{power}⟩ does not converge at kernel K = {K:.4g}",
-            "an activation whose Gaussian moments exist and are representable",
-            "Choose one that grows more slowly, or smaller C_W, C_b or inputs.",
-        )
+        raise divergent_moment(activation, order, power, scale[largest] ** 2)
+
+
+def divergent_moment(activation: Activation, order: int, power: int, K: float) -> DivergentMoment:
+    """The error for ⟨(σ^(order))^power⟩ at a kernel."""
+    return DivergentMoment(
+        "activation",
+        f"{activation.name}, whose ⟨(σ^({order}))^{power}⟩ does not converge at kernel K = {K:.4g}",
+        "an activation whose Gaussian moments exist and are representable",
+        "Choose one that grows more slowly, or smaller C_W, C_b or inputs.",
+    )
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,6 @@ def layer_flows(net: MLP, X: np.ndarray, training: int) -> Iterator[FiniteFlow]:
     for layer in range(net.depth):
         alone = np.arange(net.depth) == layer
         part = kernel_flow(net.replace(lambda_b=alone * net.lambda_b, lambda_W=alone * net.lambda_W), X).Theta
-        assert whole is not None
-        assert part is not None
         lambda_W = np.where(between_tests, full * alone[:, None, None], full)
         rates = PairRates(lambda_W, np.where(between_tests, part, whole))
         yield finite_flow(net, X, CHANGE_TENSORS, last_only=True, rates=rates)

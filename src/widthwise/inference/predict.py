@@ -90,7 +90,9 @@ def predict(
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     algorithm = check_algorithm(algorithm)
     chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
-    kernels = _kernel_blocks(net, X, X_test)
+    AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
+    xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
+    kernels = KernelBlocks(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
     response, outputs = spectrum.response(algorithm), y.shape[1]
@@ -149,14 +151,6 @@ def max_learning_rate(net: Network, X_train: Any) -> float:
     """
     X = check_inputs(X_train, check_network(net).widths[0], "X_train")
     return largest_stable_step(net, X)
-
-
-def _kernel_blocks(net: Network, X: np.ndarray, X_test: np.ndarray) -> KernelBlocks:
-    AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
-    xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
-    assert AA.Theta is not None
-    assert xA.Theta is not None
-    return KernelBlocks(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
 
 
 def expected_error(
@@ -290,11 +284,10 @@ def _joint_problem(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms
     """Checked data, the spectrum of Θ on training inputs, where each algorithm has to be stable, and the tensors."""
     X, y, X_test = check_data(net, X_train, y_train, X_test)
     require_tensors(net, len(X) + len(X_test), TRAINING_TENSORS)
-    Theta = kernel_flow(net, X, last_only=True).Theta
-    assert Theta is not None
-    spectrum = Spectrum.of(Theta[0])
+    Theta = kernel_flow(net, X, last_only=True).Theta[0]
+    spectrum = Spectrum.of(Theta)
     for algorithm in algorithms:
-        spectrum.check(algorithm, Theta[0], X)
+        spectrum.check(algorithm, Theta, X)
     return X, y, X_test, spectrum, joint_flow(net, X, X_test, TRAINING_TENSORS)
 
 

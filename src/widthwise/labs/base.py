@@ -1,8 +1,9 @@
 """What a lab is: a statement that could be false, an experiment, and claims that compare the two.
 
-A lab file says in its docstring what it claims and defines one `LAB = Lab.described(...)`. Its `experiment(size, seed)`
-runs real networks of one size from one seed and returns an `Outcome`: claims, and the arrays that its figure shows. The
-runner repeats it over sizes and seeds.
+A lab file says in its docstring what it claims: a title and below an empty line the statement. Its `experiment(size,
+seed)` runs real networks of one size from one seed and returns an `Outcome`: claims, and the arrays that its figure
+shows, which `draw` does. The runner repeats it over the `SIZES`, in a quick run over the first two of them or over
+`QUICK_SIZES`, and over seeds.
 """
 
 from __future__ import annotations
@@ -89,9 +90,6 @@ class Outcome:
 
 #: Of each size, the outcomes over seeds.
 Outcomes = Mapping[int, list[Outcome]]
-Experiment = Callable[[int, int], Outcome]
-Drawing = Callable[[Any, Outcomes], None]
-LabSizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,28 +109,7 @@ class Lab:
     name: str
     title: str
     statement: str
-    experiment: Experiment
-    sizes: LabSizes
-    quick_sizes: LabSizes
-    draw: Drawing
-
-    @classmethod
-    def described(
-        cls,
-        name: str,
-        text: str | None,
-        experiment: Experiment,
-        draw: Drawing,
-        sizes: LabSizes,
-        quick_sizes: LabSizes = (),
-    ) -> Lab:
-        """A lab whose text, the docstring of its file, is a title and below an empty line the statement.
-
-        Without sizes of its own a quick run takes the first two.
-
-        >>> lab = Lab.described("rest", "all at rest\\n\\nNothing\\nmoves.", lambda n, seed: Outcome(()), print, (1, 2))
-        >>> lab.title, lab.statement
-        ('all at rest', 'Nothing moves.')
-        """
-        title, _, statement = (text or "").partition("\n\n")
-        return cls(name, title, " ".join(statement.split()), experiment, sizes, quick_sizes or sizes[:2], draw)
+    experiment: Callable[[int, int], Outcome]
+    sizes: tuple[int, ...]
+    quick_sizes: tuple[int, ...]
+    draw: Callable[[Any, Outcomes], None]

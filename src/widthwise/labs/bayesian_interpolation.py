@@ -17,13 +17,14 @@ import numpy as np
 
 from widthwise.decompositions import one_by_one
 from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error, ratio_and_error
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.bayesian_interpolation import Interpolation, bayesian_interpolation, interpolation_scale_limit
 
+SIZES = (6, 12, 24)
 FEATURES, HIDDEN = 6, 3
 X = np.array([[1.0, 0.4, -0.8, 0.2, 0.0, 0.5], [-0.3, 1.2, 0.5, 0.0, -0.7, 0.1], [0.6, -0.2, 0.9, 1.1, 0.3, -0.4]])
 Y = np.array([1.5, -0.9, 1.1])
@@ -134,6 +135,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xscale="log", xlabel=r"effective depth $P\,\Sigma 1/n_l$", ylabel=r"$\mathbf{E}[S\,|\,data]\;/\;\nu$")
     right.set_title("deep networks find the best prior variance ν")
     right.legend(loc="lower right")
-
-
-LAB = Lab.described("bayesian-interpolation", __doc__, experiment, draw, sizes=(6, 12, 24))

@@ -19,7 +19,7 @@ import numpy as np
 
 from widthwise.experiments.sampler import tangent_kernel
 from widthwise.experiments.tangent import added, gradient, scaled
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import ensemble
@@ -27,6 +27,7 @@ from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.learning_rate_limits import catapult_orbit
 
+SIZES, QUICK_SIZES = (512, 2048, 8192), (512, 1024)
 X = np.array([[1.0, -0.5, 0.8]])
 TARGET = 0.7
 #: η = FACTOR/λ_0 for the laws in m; a few networks are run with each of FACTORS.
@@ -212,6 +213,3 @@ def _draw_ends(axis: Any, outcomes: Outcomes) -> None:
     axis.plot(FACTORS, on, color=COLOURS[2], linestyle="-.", label="share of ReLU neurons on")
     axis.set(xlabel=r"$\eta\lambda_0$", ylabel=r"$\eta\lambda$ at the end", title=f"where descent ends, $m={size}$")
     axis.legend(fontsize=7)
-
-
-LAB = Lab.described("catapult", __doc__, experiment, draw, sizes=(512, 2048, 8192), quick_sizes=(512, 1024))

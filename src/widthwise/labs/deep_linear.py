@@ -18,12 +18,13 @@ import numpy as np
 from scipy.stats import norm
 
 from widthwise.experiments.sampler import network_key
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import block_variance
 from widthwise.plots.style import COLOURS, style
 from widthwise.special.linear_products import product_law
 from widthwise.special.random_spectra import product_spectrum
 
+SIZES = (8, 16, 24)
 NETWORKS, BLOCKS, MATRICES = 3_000, 20, 60
 #: Below this length a network counts as collapsed.
 COLLAPSED = 0.1
@@ -113,6 +114,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(yscale="log", ylim=(3e-3, 5.0), xlabel="squared singular value", ylabel="density")
     right.set_title(f"product of {FACTORS} matrices, n = {largest['spectrum'].widths[0]}")
     right.legend()
-
-
-LAB = Lab.described("deep-linear", __doc__, experiment, draw, sizes=(8, 16, 24))

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.sampler import sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import outputs_in_units, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, LINES, style
 from widthwise.special.lanczos import sharpness
 
+SIZES = (16, 24, 32)
 POINTS, FEATURES = 32, 6
 #: Learning rates at which descent meets the edge, and two that are too small for it; sharpness is taken every so often.
 EDGE, SLOW = 2.0 / np.array([2.4, 3.0, 3.8, 4.8]), np.array([0.075, 0.15])
@@ -142,6 +143,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     axes[2].set(xscale="log", yscale="log", xlabel=r"$\eta$", title="sharpness at the end")
     only_ticks(axes[2], EDGE, "{:.2g}")
     axes[2].legend(fontsize=7, loc="lower left")
-
-
-LAB = Lab.described("edge-of-stability", __doc__, experiment, draw, sizes=(16, 24, 32))

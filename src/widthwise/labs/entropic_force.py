@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import ratio_and_error
 from widthwise.plots.style import COLOURS, marks
 
+SIZES, QUICK_SIZES = (1, 2, 4), (1, 4)
 RUNS = 32
 #: Two scales: stiff coordinates, slow ones, standard deviation of label noise, learning rates, time ηt of a run.
 STIFF, SLOW, NOISE, RATES, TIME = 4, 2, 0.3, (0.05, 0.1), 200
@@ -224,6 +225,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.axhline(1.0, color="black", linewidth=0.7, linestyle=":", label="gradient descent")
     right.set(xlabel=r"time $\eta t$", title=r"tanh network: tr$\,H$ over its start")
     right.legend(fontsize=7)
-
-
-LAB = Lab.described("entropic-force", __doc__, experiment, draw, sizes=(1, 2, 4), quick_sizes=(1, 4))

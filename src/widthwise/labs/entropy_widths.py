@@ -14,13 +14,14 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools import coverings
 from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
+SIZES = (8, 9, 10)
 #: Members of a class, points at which they are seen, and members at which the two maps are tried.
 MEMBERS, POINTS, TRIED = 1500, 512, 10
 #: Distance of grid points in the disc, decay of the ellipsoids' axes.
@@ -177,6 +178,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xlabel="n (bits)", xticks=list(outcomes), yscale="log", ylim=(None, 3.0))
     right.set_title(r"error of $32n$ numbers (points); $3\varepsilon_n$ at least (dashes)", fontsize=9)
     right.legend(fontsize=7)
-
-
-LAB = Lab.described("entropy-widths", __doc__, experiment, draw, sizes=(8, 9, 10))

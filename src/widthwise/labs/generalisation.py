@@ -24,12 +24,13 @@ from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.predict import expected_error
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent
 from widthwise.plots.style import COLOURS, marks, style
 
+SIZES = (32, 64, 128)
 #: C_W of the students, at C_b = 0; C_W = 1 is critical for tanh.
 PHASES = {"ordered": 0.5, "critical": 1.0, "chaotic": 2.0}
 #: Learning rate, steps of one round of training, and rounds of long training.
@@ -322,6 +323,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.axvline(0.0, color="black", linewidth=0.7)
     right.set(xlabel=r"$\log \hat G/K$ of one network", ylabel="density", title="width 8, many layers")
     right.legend(fontsize=7)
-
-
-LAB = Lab.described("generalisation", __doc__, experiment, draw, sizes=(32, 64, 128))

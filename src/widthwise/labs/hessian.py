@@ -19,7 +19,7 @@ import optax
 
 from widthwise.experiments.sampler import forward
 from widthwise.experiments.tangent import kernel, tangent
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.classifier import class_parts, cluster_classes, cross_entropy, train_network
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.labs.tools.units import ensemble, in_units, outputs_in_units
@@ -28,6 +28,7 @@ from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special import lanczos
 from widthwise.special.lanczos import gauss_newton_product, hessian_product, top_eigenpairs
 
+SIZES, QUICK_SIZES = (3, 4, 5), (3, 5)
 FEATURES, PER_CLASS, NETWORKS = 10, 12, 3
 #: Standard deviation within a cluster, of centres of length one per feature; the claims are about SPREADS[MAIN].
 SPREADS, MAIN = np.array([0.02, 0.04, 0.08, 0.3, 1.0]), 3
@@ -202,6 +203,3 @@ def _draw_density(axis: Any, classes: int, one: Any) -> None:
     axis.plot(one["tops"][MAIN, 0, : classes - 1], np.full(classes - 1, 3e-3), "v", color="black", label="outliers")
     axis.set(yscale="log", ylim=(1e-3, None), xlabel="eigenvalue", title=f"density, {classes} classes")
     axis.legend()
-
-
-LAB = Lab.described("hessian", __doc__, experiment, draw, sizes=(3, 4, 5), quick_sizes=(3, 5))

@@ -15,11 +15,12 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import linprog
 
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.convex import least_absolute_sum, minimise_on_affine
 from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.plots.style import marks, style
 
+SIZES = (20, 40, 60)
 #: Initial scales α at which networks are trained.
 TRAINED = (3.0, 0.3, 0.03, 0.01)
 #: Scales from which the two exponents are fitted.
@@ -173,6 +174,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.set(xlabel=r"scale $\alpha$ of the start", title=f"distance to the {name}")
     left.set_ylabel(r"$\max_i|\beta_i-\beta_i^{\mathrm{limit}}|$")
     left.legend(fontsize=7)
-
-
-LAB = Lab.described("implicit-bias-diagonal", __doc__, experiment, draw, sizes=(20, 40, 60))

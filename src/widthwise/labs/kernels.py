@@ -22,7 +22,7 @@ from widthwise.experiments.sampler import conditional_kernel, forward, network_k
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.gaussian_process import GaussianProcess
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.expansion import expand
 from widthwise.labs.tools.mercer_spectra import (
     cosines,
@@ -37,6 +37,7 @@ from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
+SIZES = (32, 128, 512)
 #: Dimension of the sphere's space, quadrature nodes and degrees on it.
 DIMENSION, NODES, DEGREES = 3, 24, 6
 NETWORKS, SUBSETS, RIDGE = 1500, 4000, 0.1
@@ -61,9 +62,7 @@ def circle(points: int, turn: float = 0.1) -> np.ndarray:
 
 
 def _last_tangent_kernel(net: MLP, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
-    Theta = kernel_flow(net, X, X2, last_only=True).Theta
-    assert Theta is not None
-    return Theta[-1]
+    return kernel_flow(net, X, X2, last_only=True).Theta[-1]
 
 
 def _ridge_claims(width: int, seed: int) -> list[Claim]:
@@ -242,6 +241,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xlabel=r"probability from $M = L(1+L)^{-1}$", ylabel="share of sampled subsets")
     right.set_title("determinantal point process: points and pairs")
     right.legend()
-
-
-LAB = Lab.described("kernels", __doc__, experiment, draw, sizes=(32, 128, 512))

@@ -17,7 +17,7 @@ from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.predict import trained_kernel
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import over_networks
@@ -25,6 +25,7 @@ from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
+SIZES = (64, 128, 256)
 X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
 #: Steps of full-batch descent; NTK and mean-field rates.
 STEPS, RATE, RICH_RATE = 60, 0.3, 0.08
@@ -157,6 +158,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     panels[0].set_title("the kernel")
     panels[1].set_title("features; lines: infinite width")
     panels[0].legend()
-
-
-LAB = Lab.described("lazy-vs-rich", __doc__, experiment, draw, sizes=(64, 128, 256))

@@ -20,13 +20,14 @@ from widthwise.criticality.learning_rates import equalise
 from widthwise.experiments.layer_passes import features
 from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import style
 from widthwise.results.theory import theory
 
+SIZES = (32, 64, 128)
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9]])
 #: Steps of descent on the linear problem; how close its measured rates come.
 STEPS, TOLERANCE = 4000, 1e-3
@@ -207,6 +208,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xlabel=r"largest stable rate of a network / $2\lambda_{\max}^{-1}$ of $\Theta$", ylabel="density")
     right.set_title("real networks, one rate for all")
     right.legend()
-
-
-LAB = Lab.described("learning-rate", __doc__, experiment, draw, sizes=(32, 64, 128))

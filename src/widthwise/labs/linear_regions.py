@@ -19,7 +19,7 @@ from matplotlib.pyplot import get_cmap
 
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.classifier import train_network
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.network import MLP
@@ -33,6 +33,7 @@ from widthwise.special.linear_pieces import (
 )
 from widthwise.special.polygon_pieces import PolygonPieces, linear_pieces_in_polygon
 
+SIZES = (8, 16, 32)
 DEPTHS, NETWORKS = (2, 4), 600
 A, B = np.array([-1.5, -0.5]), np.array([1.5, 1.0])
 SQUARE = 2.0 * np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
@@ -170,6 +171,3 @@ def _draw_counts(axis: Any, outcomes: Outcomes) -> None:
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.legend(fontsize=5.5, loc="upper left")
     axis.set_ylim(top=40 * grid[-1] ** 2)
-
-
-LAB = Lab.described("linear-regions", __doc__, experiment, draw, sizes=(8, 16, 32))

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import block_variance
 from widthwise.plots.style import COLOURS
 from widthwise.special.random_spectra import marchenko_pastur
 
+SIZES = (24, 48, 96)
 MATRICES, BLOCKS = 600, 20
 RATIOS = (0.25, 0.5, 2.0)
 #: A third of the eigenvalues' range, where the correction to the count does not vanish.
@@ -84,6 +85,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.set(xlabel="eigenvalue", title=f"α = {ratio}, P = {size}", ylim=(0.0, None))
     axes[0].set_ylabel("density")
     axes[0].legend(fontsize=7)
-
-
-LAB = Lab.described("marchenko-pastur", __doc__, experiment, draw, sizes=(24, 48, 96))

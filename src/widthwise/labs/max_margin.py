@@ -18,11 +18,12 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import log_expit, logsumexp
 
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.convex import HardMargin, hard_margin
 from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.plots.style import COLOURS, LINES, style
 
+SIZES = (10, 20, 40)
 FEATURES, WIDTH = 4, 16
 #: Rescaled time to which the flow is integrated, and to which its straight end is continued.
 INTEGRATED, CONTINUED = 1e5, 1e10
@@ -197,6 +198,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     left.legend(fontsize=7)
     right.set(xlabel=r"$\|\theta\|$", ylabel=r"$-\log L/\|\theta\|^2$", title="two ReLU layers: smoothed margin")
     right.legend()
-
-
-LAB = Lab.described("max-margin", __doc__, experiment, draw, sizes=(10, 20, 40))

@@ -17,12 +17,13 @@ import numpy as np
 import optax
 
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.classifier import Collapse, collapse, digit_classes, train_network
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, style
 
+SIZES = (3, 5, 10)
 PER_CLASS, NETWORKS = 24, 3
 DECAY, RATE = 5e-3, 0.1
 BLOCKS, EVERY = 60, 25
@@ -113,6 +114,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.set(xlabel="steps", xlim=(0.0, None))
         axis.set_xticks([0, 100, 1000], ["0", "100", "1000"])
     axes[3].legend(loc="lower right")
-
-
-LAB = Lab.described("neural-collapse", __doc__, experiment, draw, sizes=(3, 5, 10))

@@ -19,7 +19,7 @@ from widthwise.experiments.sampler import conditional_kernel, forward, sample_pa
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.gaussian.pair import line_derivative
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.figures import only_ticks
 from widthwise.labs.tools.units import over_networks
@@ -27,6 +27,7 @@ from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
+SIZES = (8, 32, 128)
 X = np.array([[1.0, -0.6]])
 NETWORKS, BLOCKS = 240_000, 40
 #: Excess kurtosis of a uniform number.
@@ -140,6 +141,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xscale="log", xlabel="width n", ylabel="measured / predicted", title="coefficients of 1/n", ylim=(0, 3.2))
     only_ticks(right, sizes)
     right.legend(fontsize=7, loc="upper left")
-
-
-LAB = Lab.described("nngp-limit", __doc__, experiment, draw, sizes=(8, 32, 128))

@@ -21,12 +21,13 @@ from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
+SIZES = (3, 6, 9)
 DIMENSION = 10
 #: Narrow widths, run as masks of the largest of them, and wide ones; how many networks of each.
 NARROW, WIDE = (3, 6, 12, 24), (256, 512)
@@ -121,7 +122,6 @@ def sufficient_width(points: int, loss: float, least: float) -> float:
 def experiment(points: int, seed: int) -> Outcome:
     X, y = unit_vectors(points)
     limit = kernel_flow(network(WIDE[-1]), X, last_only=True)
-    assert limit.Theta is not None
     K, Theta = limit.K[-1], limit.Theta[-1]
     values = linalg.eigvalsh(Theta)
     rate = RATE / values[-1]
@@ -203,6 +203,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(yscale="log", xlim=(0, 20), ylim=(1e-20, 3.0), xlabel=r"$\lambda_0 t$", ylabel="loss / loss at start")
     right.set_title(f"loss at n = {WIDE[-1]} (median)")
     right.legend()
-
-
-LAB = Lab.described("ntk-convergence", __doc__, experiment, draw, sizes=(3, 6, 9))

@@ -22,7 +22,7 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.flows import flow
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.labs.tools.figures import only_ticks
@@ -30,6 +30,7 @@ from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
+SIZES = (8, 32)
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9], [0.6, -0.2, 0.4]])
 Y = np.array([2.0, -2.0, 1.5])
 #: Strengths of the quadratic part, and the step of difference quotients.
@@ -192,6 +193,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set_title(r"real trained networks; lines $\propto 1/n$")
     only_ticks(right, sorted({n * size for size in outcomes for n in (16, 64)}))
     right.legend()
-
-
-LAB = Lab.described("quadratic-model", __doc__, experiment, draw, sizes=(8, 32))

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from widthwise.experiments.sampler import forward, sample_parameters, tangent_kernel
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import block_variance, mean_and_error, over_blocks
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
@@ -34,6 +34,7 @@ from widthwise.special.relu_paths import (
     relu_path_moments,
 )
 
+SIZES = (16, 32, 64)
 HIDDEN, FEATURES = 3, 3
 NETWORKS, BLOCKS, KERNEL_NETWORKS = 16_000, 20, 1_000
 X = np.array([[1.0, -0.6, 0.8], [-0.9, 0.1, -1.1]])
@@ -179,6 +180,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xlabel="hidden layers", ylabel=r"$\mathbf{E}\,d^4/(\mathbf{E}\,d^2)^2$", yscale="log", xticks=layers)
     right.set_title(r"kurtosis of $d=\partial z/\partial x$: lines $3\,(1+5/n)^L$")
     right.legend()
-
-
-LAB = Lab.described("relu-paths", __doc__, experiment, draw, sizes=(16, 32, 64))

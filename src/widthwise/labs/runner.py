@@ -131,10 +131,17 @@ def names() -> list[str]:
 
 
 def get_lab(name: str) -> Lab:
-    """The lab of that name."""
+    """The lab of that name, from its file.
+
+    >>> get_lab("marchenko-pastur").title
+    'spectra of sample covariances and their finite-size corrections'
+    """
     if name not in LABS:
         raise UnknownName.of("lab", name, LABS)
-    return import_module(f"widthwise.labs.{name.replace('-', '_')}").LAB
+    file = import_module(f"widthwise.labs.{name.replace('-', '_')}")
+    title, _, statement = file.__doc__.partition("\n\n")
+    quick = getattr(file, "QUICK_SIZES", file.SIZES[:2])
+    return Lab(name, title, " ".join(statement.split()), file.experiment, file.SIZES, quick, file.draw)
 
 
 def run_lab(

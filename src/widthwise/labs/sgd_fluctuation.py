@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Lab, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.estimates import mean_and_error, ratio_and_error
 from widthwise.plots.style import marks
 
+SIZES = (4, 8, 16)
 SAMPLES, FEATURES, HIDDEN, BATCH, RUNS = 16, 3, 3, 2, 24
 #: Weight decay of the network, part of its loss, which keeps its parameters from wandering.
 DECAY = 0.05
@@ -178,6 +179,3 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
             axis.loglog(time, np.abs(work), **points, label=rf"$|\theta\cdot\nabla L|$, {name}")
         axis.set(xlabel=r"time $\eta t$", title=f"{model}: both sides of the relation")
     figure.axes[-1].legend(fontsize=7)
-
-
-LAB = Lab.described("sgd-fluctuation", __doc__, experiment, draw, sizes=(4, 8, 16))

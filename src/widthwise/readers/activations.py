@@ -13,20 +13,6 @@ import numpy as np
 from widthwise.activations import ACTIVATION_NAMES, Activation, activation, evaluate, resolve
 
 _PROBE_POINTS = np.concatenate([np.linspace(-7.3, 7.1, 61), [-1e-3, 1e-3]])
-#: Functions of jax.nn that are no built-ins of widthwise, and where they or a derivative jump.
-_OF_JAX: dict[Callable, tuple[float, ...]] = {
-    jax.nn.elu: (0.0,),
-    jax.nn.selu: (0.0,),
-    jax.nn.celu: (0.0,),
-    jax.nn.hard_tanh: (-1.0, 1.0),
-    jax.nn.relu6: (0.0, 6.0),
-    jax.nn.hard_sigmoid: (-3.0, 3.0),
-    jax.nn.hard_silu: (-3.0, 3.0),
-    jax.nn.soft_sign: (0.0,),
-    jax.nn.gelu: (),
-    jax.nn.mish: (),
-    jax.nn.log_sigmoid: (),
-}
 #: Those of torch that are no built-ins: the name here, a function of z and of parameters, and where it jumps (None: at
 #: its parameters).
 _OF_TORCH: dict[str, tuple[str, Callable, tuple[float, ...] | None]] = {
@@ -44,6 +30,12 @@ _OF_TORCH: dict[str, tuple[str, Callable, tuple[float, ...] | None]] = {
     "tanhshrink": ("tanhshrink", lambda z: z - jnp.tanh(z), ()),
     "hardtanh": ("hardtanh({:g}, {:g})", jnp.clip, None),
 }
+#: Functions of jax.nn that are no built-ins of widthwise, and where they or a derivative jump.
+_OF_JAX: dict[Callable, tuple[float, ...]] = {
+    function: kinks
+    for _, function, kinks in _OF_TORCH.values()
+    if kinks is not None and function in vars(jax.nn).values()
+} | {jax.nn.hard_tanh: (-1.0, 1.0), jax.nn.gelu: ()}
 
 
 def identify(function: Callable, candidates: Iterable[Any] = ()) -> Activation | None:
@@ -68,7 +60,11 @@ def identify(function: Callable, candidates: Iterable[Any] = ()) -> Activation |
     for candidate in (*candidates, *_OF_JAX):
         same = _probed(candidate)
         if same is not None and np.allclose(same, values, rtol=1e-12, atol=1e-13):
-            return candidate if isinstance(candidate, Activation) else _own(candidate)
+            if isinstance(candidate, Activation):
+                return candidate
+            name = getattr(candidate.func if isinstance(candidate, partial) else candidate, "__name__", None)
+            kinks = next((kinks for known, kinks in _OF_JAX.items() if known is candidate), ())
+            return activation(candidate, kinks=kinks, name=None if name == "<lambda>" else name)
     return None
 
 
@@ -84,13 +80,6 @@ def _probed(function: Callable) -> np.ndarray | None:
 @lru_cache(maxsize=32)
 def _built_in(name: str) -> np.ndarray:
     return evaluate(resolve(name), 0, _PROBE_POINTS)
-
-
-def _own(function: Any) -> Activation:
-    inner = function.func if isinstance(function, partial) else function
-    name = getattr(inner, "__name__", None)
-    kinks = next((kinks for known, kinks in _OF_JAX.items() if known is function), ())
-    return activation(function, kinks=kinks, name=None if name == "<lambda>" else name)
 
 
 @lru_cache(maxsize=64)

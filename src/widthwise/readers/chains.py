@@ -87,7 +87,10 @@ def chain_of(steps: Sequence[ReadDense | ReadActivation]) -> LayerChain:
     for step in steps:
         if isinstance(step, ReadDense):
             if dense:
-                _check_sizes(dense[-1], step)
+                outputs, inputs = len(dense[-1].W), step.W.shape[1]
+                if outputs != inputs:
+                    sizes = f"with {outputs} outputs before {step.where} with {inputs} inputs"
+                    raise unsupported(f"{dense[-1].where} {sizes}")
                 activations.append(resolve("linear") if waiting is None else waiting.activation)
             dense.append(step)
             waiting = None
@@ -100,12 +103,6 @@ def chain_of(steps: Sequence[ReadDense | ReadActivation]) -> LayerChain:
     if waiting is not None:
         raise unsupported(f"{waiting.where} after the last Linear layer", "Leave it to the loss: outputs are linear.")
     return LayerChain(tuple(dense), tuple(activations))
-
-
-def _check_sizes(first: ReadDense, second: ReadDense) -> None:
-    outputs, inputs = len(first.W), second.W.shape[1]
-    if outputs != inputs:
-        raise unsupported(f"{first.where} with {outputs} outputs before {second.where} with {inputs} inputs")
 
 
 def check_fits(chain: LayerChain, net: MLP, *of_biases: str) -> None:

@@ -119,15 +119,12 @@ def _plane_of(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sides = np.roll(outline, -1, axis=0) - outline
     following = np.roll(sides, -1, axis=0)
     turns = sides[:, 0] * following[:, 1] - sides[:, 1] * following[:, 0]
-    if not (np.all(turns > 0.0) or np.all(turns < 0.0)) or abs(_winding(sides)) != 1:
+    angles = np.arctan2(sides[:, 1], sides[:, 0])
+    around = (np.diff(np.append(angles, angles[0])) + np.pi) % (2 * np.pi) - np.pi
+    winding = round(float(np.sum(around)) / (2 * np.pi))
+    if not (np.all(turns > 0.0) or np.all(turns < 0.0)) or abs(winding) != 1:
         raise InvalidInput("corners", "corners that do not turn one way once around", expected)
     return origin, basis, outline if turns[0] > 0.0 else outline[::-1].copy()
-
-
-def _winding(sides: np.ndarray) -> int:
-    angles = np.arctan2(sides[:, 1], sides[:, 0])
-    turns = np.diff(np.append(angles, angles[0]))
-    return round(float(np.sum((turns + np.pi) % (2 * np.pi) - np.pi)) / (2 * np.pi))
 
 
 def _polygon_pieces(
@@ -146,18 +143,15 @@ def _polygon_pieces(
         if len(maps) == 1 and depth + 1 == len(layers):
             following = _gated_outputs(W, b, maps[0], middle)
         else:
-            following = _gated_maps(W, b, maps[owner[part]], middle)
+            # W relu of this layer's maps, each neuron open or shut at the middle
+            own = maps[owner[part]]
+            gates = own[..., 0] + np.einsum("pnk,pk->pn", own[..., 1:], middle) > 0.0
+            following = affine_step(W, b, np.where(gates[..., None], own, 0.0))
         yield from _polygon_pieces(layers, depth + 1, corners[part], sizes[part], following, closest)
 
 
-def _gated_maps(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
-    """The next layer's maps (polygons, neurons, 3): W relu of this layer's, each neuron open or shut at `middle`."""
-    gates = maps[..., 0] + np.einsum("pnk,pk->pn", maps[..., 1:], middle) > 0.0
-    return affine_step(W, b, np.where(gates[..., None], maps, 0.0))
-
-
 def _gated_outputs(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
-    """The same for the outputs of one hidden layer, whose maps (neurons, 3) all polygons share: a matrix product."""
+    """The maps of the outputs of one hidden layer, whose maps (neurons, 3) all polygons share: a matrix product."""
     gates = (middle @ maps[:, 1:].T + maps[:, 0] > 0.0).astype(float)
     weighted = (W[:, :, None] * maps).transpose(1, 0, 2).reshape(W.shape[1], -1)
     following = (gates @ weighted).reshape(len(middle), len(W), 3)

@@ -181,10 +181,8 @@ class MarchenkoPastur:
         array([1.  , 1.  , 1.5 , 2.75])
         """
         orders = range(1, check_integer("order", order, 0) + 1)
-        return np.array([1.0, *(sum(self._narayana(k, r) for r in range(k)) for k in orders)])
-
-    def _narayana(self, k: int, r: int) -> float:
-        return self.alpha**r * math.comb(k, r) * math.comb(k - 1, r) / (r + 1)
+        terms = ([self.alpha**r * math.comb(k, r) * math.comb(k - 1, r) / (r + 1) for r in range(k)] for k in orders)
+        return np.array([1.0, *map(sum, terms)])
 
     def fluctuation(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
         """Standard deviation of Σ f(λ) over the eigenvalues of Gaussian data, which stays finite: √(½ Σ k f_k²).

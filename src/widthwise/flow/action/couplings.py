@@ -161,7 +161,11 @@ class Couplings:
 
     def marginal(self, inputs: Sequence[int]) -> Couplings:
         """Integrate out all but these inputs, given by their rows; they are counted anew in the order given."""
-        rows = _check_rows(inputs, self.inputs)
+        count = len(inputs) if hasattr(inputs, "__len__") else 1
+        rows = list(check_indices("inputs", inputs, count, self.inputs))
+        if not rows or len(set(rows)) < len(rows):
+            expected = f"at least one of the rows 0 to {self.inputs - 1}, none twice"
+            raise InvalidInput("inputs", repr(rows), expected)
         pair, four = np.ix_(rows, rows), np.ix_(rows, rows, rows, rows)
         return replace(self, K=self.K[pair], G1=self.G1[pair], V=self.V[four])
 
@@ -269,14 +273,6 @@ def check_values(z: Any, neurons: int, inputs: int) -> np.ndarray:
         hint = "Write z[..., None] for one input." if inputs == 1 else hint
         raise InvalidInput("z", f"shape {z.shape}", f"shape (…, {neurons}, {inputs}): neurons, inputs", hint)
     return z
-
-
-def _check_rows(inputs: Any, size: int) -> list[int]:
-    count = len(inputs) if hasattr(inputs, "__len__") else 1
-    rows = list(check_indices("inputs", inputs, count, size))
-    if not rows or len(set(rows)) < len(rows):
-        raise InvalidInput("inputs", repr(rows), f"at least one of the rows 0 to {size - 1}, none twice")
-    return rows
 
 
 def _refuse_dependent(K: np.ndarray) -> None:

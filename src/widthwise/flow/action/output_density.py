@@ -130,18 +130,13 @@ class OutputDensity:
         if e.ndim != 2 or not e.any():
             raise InvalidInput("direction", f"shape {e.shape}, largest entry {np.abs(e).max(initial=0.0):g}",
                                f"one direction ({m}, {inputs}) other than zero")  # fmt: skip
-        constant, linear, square = self._ray(e)
-        return _negative_interval(constant, linear, square)
-
-    def _ray(self, e: np.ndarray) -> tuple[float, float, float]:
-        """p/N along t·e as constant + linear t² + square t⁴."""
-        white, (m, inputs) = self._white, self._sizes
-        M, one = self._moments(e), np.eye(inputs)
-        both = np.einsum("abcd,cd->ab", white.V, one)
+        # p/N along t·e is constant + linear t² + square t⁴
+        white, M = self._white, self._moments(e)
+        both = np.einsum("abcd,cd->ab", white.V, np.eye(inputs))
         constant = 1.0 - 0.5 * m * np.trace(white.shift) + 0.125 * m * (m * np.trace(both) + 2.0 * np.trace(white.C))
         linear = np.sum((0.5 * white.shift - 0.25 * m * both - 0.5 * white.C) * M)
         square = 0.125 * np.einsum("ab,abcd,cd->", M, white.V, M)
-        return float(constant), float(linear), float(square)
+        return _negative_interval(float(constant), float(linear), float(square))
 
     def _moments(self, z: np.ndarray) -> np.ndarray:
         """M_ab in white units."""

@@ -131,11 +131,11 @@ TILE = 384
 
 @dataclass(frozen=True)
 class KernelFlow:
-    """K and Θ (layers kept, inputs, inputs'), which layers those are, how they were computed and how well."""
+    """K and, where it was asked for, Θ (layers kept, inputs, inputs'), which layers those are, how and how well."""
 
     layers: tuple[int, ...]
     K: np.ndarray
-    Theta: np.ndarray | None
+    Theta: Any
     route: str
     error: float
 

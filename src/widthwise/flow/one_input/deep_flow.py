@@ -79,8 +79,11 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
         check_differentiable(net)
     if len(set(net.activations)) > 1:
         return _mixed_flow(net, x, wanted, with_theta)
-    hyper, gram = Hyper.of(net), gram_of(x)
-    carried = required(wanted)
+    # x·x/n_0, also where the squares are not representable
+    exponent = int(np.frexp(np.abs(x).max())[1])
+    inside = np.ldexp(x, -exponent)
+    gram = Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
+    hyper, carried = Hyper.of(net), required(wanted)
     terms = _needed_terms(net.activation, carried, with_theta)
     rungs, steps = _single_kernels(net.activation, hyper, gram)
     table, error = _term_table(rungs, terms, steps)
@@ -117,13 +120,6 @@ class KernelSteps(NamedTuple):
     seen: Scaled
 
 
-def gram_of(x: np.ndarray) -> Scaled:
-    """x·x/n_0, also where the squares are not representable."""
-    exponent = int(np.frexp(np.abs(x).max())[1])
-    inside = np.ldexp(x, -exponent)
-    return Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
-
-
 @partial(jax.jit, static_argnums=0)
 def _kernel_steps(squares: Homogeneous | Ladder, hyper: Hyper, gram: Scaled) -> tuple[KernelSteps, Any]:
     """The recursion of K, and for every step why its K is out of reach, or zero."""
@@ -155,8 +151,15 @@ def _single_kernels(activation: Activation, hyper: Hyper, gram: Scaled) -> tuple
             growth = growth**2
         except BadActivation as error:
             raise _out_of_reach(activation, K, at + 1, len(hyper.C_W)) from error
-    if not rungs.shifted:
-        _check_alive(steps)
+    # units of K need K > 0 wherever a further layer is built on it, unless σ(0) ≠ 0 makes K irrelevant there
+    dead = np.flatnonzero(np.asarray(steps.K.mantissa)[:-1] == 0.0)
+    if len(dead) and not rungs.shifted:
+        raise InvalidInput(
+            "net",
+            f"a kernel K that is zero at layer {dead[0] + 1}",
+            "K > 0 at every hidden layer",
+            "Give an input that is not zero, or C_b > 0, and C_W > 0 below the last layer.",
+        )
     return rungs, steps
 
 
@@ -170,18 +173,6 @@ def _out_of_reach(activation: Activation, K: Scaled, layer: int, depth: int) -> 
         f"kernels at which the activation is resolved, below {4.0**HIGHEST_BAND:.1g} in any case",
         "Take C_W and C_b nearer to criticality, fewer layers, or an input of another size.",
     )
-
-
-def _check_alive(steps: KernelSteps) -> None:
-    """Units of K need K > 0 wherever a further layer is built on it, unless σ(0) ≠ 0 makes K irrelevant there."""
-    dead = np.flatnonzero(np.asarray(steps.K.mantissa)[:-1] == 0.0)
-    if len(dead):
-        raise InvalidInput(
-            "net",
-            f"a kernel K that is zero at layer {dead[0] + 1}",
-            "K > 0 at every hidden layer",
-            "Give an input that is not zero, or C_b > 0, and C_W > 0 below the last layer.",
-        )
 
 
 def _term_table(rungs: Homogeneous | Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:

@@ -20,9 +20,17 @@ from numpy.polynomial.hermite_e import herme2poly
 
 from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
-from widthwise.errors import DivergentMoment
 from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number
-from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, TAIL_SHARE, Grid, smooth_grid, trapezoidal
+from widthwise.gaussian.quadrature import (
+    GAUSSIAN_EDGES,
+    REACH,
+    TAIL_SHARE,
+    Grid,
+    divergent_moment,
+    panel_nodes,
+    smooth_grid,
+    trapezoidal,
+)
 
 #: Kernels up to 4^j share the grid of j, from this j on.
 LOWEST_BAND = -2
@@ -120,14 +128,10 @@ class Panels:
         return Panels(self.edges, 24)
 
     def at(self, root, xp=jnp):
-        x, w = np.polynomial.legendre.leggauss(self.count)
         inner = self.edges / xp.asarray(root)[..., None]
         outer = xp.broadcast_to(GAUSSIAN_EDGES, (*inner.shape[:-1], len(GAUSSIAN_EDGES)))
         edges = xp.sort(xp.clip(xp.concatenate([inner, outer], axis=-1), -REACH, REACH), axis=-1)
-        half = 0.5 * xp.diff(edges, axis=-1)[..., None]
-        u = 0.5 * (edges[..., 1:] + edges[..., :-1])[..., None] + half * x
-        weight = half * w * xp.exp(-0.5 * u * u) / math.sqrt(2.0 * math.pi)
-        return tuple(xp.reshape(array, (*edges.shape[:-1], -1)) for array in (u, weight))
+        return panel_nodes(edges, self.count, xp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,9 +279,4 @@ def _check_tails(activation: Activation, terms: tuple[Term, ...], K: float) -> N
     for order in sorted({order for term in terms for order in term.orders if order < 4}):
         size = np.abs(evaluate(activation, order, math.sqrt(K) * u)) ** factors * np.exp(-0.5 * u**2)
         if not np.all(np.isfinite(size)) or max(size[[0, -1]]) > TAIL_SHARE * max(size):
-            raise DivergentMoment(
-                "activation",
-                f"{activation.name}, whose ⟨(σ^({order}))^{factors}⟩ does not converge at kernel K = {K:.4g}",
-                "an activation whose Gaussian moments exist and are representable",
-                "Choose one that grows more slowly, or smaller C_W, C_b or inputs.",
-            )
+            raise divergent_moment(activation, order, factors, K)

@@ -253,7 +253,6 @@ class QuadrupleFlow:
     ):
         self.done, self.progress = 0, progress
         kernels = kernel_flow(net, X)
-        assert kernels.Theta is not None
         self.inputs, self.carried = len(X), tuple(name for name in required(wanted) if name in FOURS)
         self.K, self.Theta, self.pair_error = kernels.K[-1], kernels.Theta[-1], kernels.error
         self.compiled = self.inputs >= COMPILE_FROM
