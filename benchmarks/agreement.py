@@ -25,9 +25,9 @@ from widthwise.experiments.training.ensemble import Ensemble, train_chunk
 from widthwise.experiments.training.moments import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests
-from widthwise.inference.training_kernel import Spectrum
 from widthwise.network import MLP, GradientDescent, GradientFlow
 from widthwise.tensors import CORRECTIONS
 

@@ -24,11 +24,11 @@ from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output, joint_tensors
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, OutputMoments, moments_at_tests, moments_at_training
-from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import GradientDescent
 
 AIM = 500

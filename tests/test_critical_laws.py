@@ -9,9 +9,8 @@ from user_activations import defect, softsign
 
 import widthwise as ww
 from widthwise.criticality.asymptotic_laws import asymptotics, exact_flow
-from widthwise.criticality.critical import critical
+from widthwise.criticality.critical import critical, growth_laws
 from widthwise.criticality.depth_width import depth_width, mutual_information, optimal_aspect_ratio
-from widthwise.criticality.exponents import growth_laws
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import equalise, largest_stable_step, layer_shares, power_law_rates
 from widthwise.criticality.phase_diagram import critical_line, phase_diagram, phase_grid

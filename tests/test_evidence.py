@@ -8,7 +8,7 @@ from prior_networks import sampled_log_evidence
 
 import widthwise as ww
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.inference.gaussian_process import posterior_corrections
+from widthwise.inference.infinite_width import posterior_corrections
 
 ANGLE = np.linspace(0.0, np.pi, 6)
 X = np.stack([np.cos(ANGLE), np.sin(ANGLE)], axis=1)

@@ -37,7 +37,7 @@ for name in ("xarray", "rich", "pandas", "matplotlib", "h5netcdf"):
 import numpy as np
 from widthwise.network import MLP
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.inference import gaussian_process, training_kernel
+from widthwise.inference import infinite_width
 from widthwise.experiments import sampler
 print(kernel_flow(MLP([2, 8, 1], "tanh"), np.ones((1, 2))).K.shape)
 """

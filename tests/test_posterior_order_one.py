@@ -7,7 +7,7 @@ import pytest
 from prior_networks import log_likelihoods, random_kernels
 
 import widthwise as ww
-from widthwise.inference.gaussian_process import posterior_corrections
+from widthwise.inference.infinite_width import posterior_corrections
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
 Y = np.array([[2.0, 1.2], [1.6, -1.0]])

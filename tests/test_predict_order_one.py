@@ -11,6 +11,7 @@ from difference_equations import coefficients, iterate
 import widthwise as ww
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.predict import expected_error, trained_kernel
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import evaluate_polynomial
@@ -21,7 +22,6 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_training,
     trained_output,
 )
-from widthwise.inference.training_kernel import Spectrum
 from widthwise.network.algorithms import NewtonStep
 
 CASES = load_cases("trained")

@@ -16,10 +16,10 @@ from widthwise.experiments.tangent import outputs, tangent
 from widthwise.experiments.training.ensemble import train_one
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output, layer_flows
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import covariance, monomial
 from widthwise.inference.trained.trained_moments import Basis, kernel_change, mean_kernel_change, trained_output
-from widthwise.inference.training_kernel import Spectrum
 
 STEPS = ww.GradientDescent(0.25, 6)
 

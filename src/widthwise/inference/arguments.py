@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.errors import InvalidInput
-from widthwise.inference.training_kernel import Algorithm
+from widthwise.inference.infinite_width import Algorithm
 from widthwise.network import GradientFlow, Network, check_inputs, check_network, plain
 from widthwise.network.inputs import check_targets
 

@@ -25,6 +25,7 @@ from widthwise.inference.corrections import (
     require_tensors,
     warn_if_inaccurate,
 )
+from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
 from widthwise.inference.moment_variables import AT_TESTS, expansion, joint_flow, moment_variables, per_output
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
@@ -35,7 +36,6 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.inference.training_kernel import Algorithm, KernelBlocks, Spectrum
 from widthwise.network import MLP, Network, check_inputs, check_network, plain
 from widthwise.network.inputs import check_targets
 from widthwise.progress import DelayedProgress

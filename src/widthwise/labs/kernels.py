@@ -21,7 +21,7 @@ from sklearn.linear_model import Ridge
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
-from widthwise.inference.gaussian_process import GaussianProcess
+from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.labs.base import Claim, Outcome, Outcomes
 from widthwise.labs.tools.expansion import expand
 from widthwise.labs.tools.mercer_spectra import (

@@ -34,7 +34,7 @@ _OF_TORCH: dict[str, tuple[str, Callable, tuple[float, ...] | None]] = {
 _OF_JAX: dict[Callable, tuple[float, ...]] = {
     function: kinks
     for _, function, kinks in _OF_TORCH.values()
-    if kinks is not None and function in vars(jax.nn).values()
+    if kinks is not None and hasattr(jax.nn, function.__name__)
 } | {jax.nn.hard_tanh: (-1.0, 1.0), jax.nn.gelu: ()}
 
 

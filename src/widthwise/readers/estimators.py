@@ -13,8 +13,8 @@ from scipy import linalg, special
 
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.inference.arguments import check_order
+from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
-from widthwise.inference.training_kernel import SINGULAR, Spectrum
 from widthwise.memory import require_memory
 from widthwise.network import MLP, GradientFlow
 from widthwise.network.validation import check_integer

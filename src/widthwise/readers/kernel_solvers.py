@@ -23,7 +23,7 @@ from scipy import linalg, optimize
 
 from widthwise.errors import AccuracyWarning, UnknownName
 from widthwise.flow.kernels.kernel_flow import diagonal_flow, kernel_flow
-from widthwise.inference.gaussian_process import GaussianProcess
+from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP
 from widthwise.network.mlp import PER_LAYER

@@ -230,12 +230,7 @@ def _recognised(chain: LayerChain, C_W, C_b) -> tuple[str | None, tuple[list[flo
     """A known initialisation, and its C_b and C_W, if the weights are consistent with exactly one."""
     widths = chain.widths
     uniform = MLP.torch_default(widths, "linear")
-    # entries within ±1/√fan-in, to the rounding of single precision
-    bounds = [(1.0 + 1e-6) / math.sqrt(layer.W.shape[1]) for layer in chain.dense]
-    parts = [
-        (entries, bound) for layer, bound in zip(chain.dense, bounds, strict=True) for entries in (layer.W, layer.b)
-    ]
-    bounded = all(entries is None or np.all(np.abs(entries) <= bound) for entries, bound in parts)
+    bounded = all(_bounded(layer) for layer in chain.dense)
     if bounded and _agree(C_W, uniform.C_W) and any(layer.b is not None for layer in chain.dense):
         C = [0.0 if layer.b is None else C for layer, C in zip(chain.dense, uniform.C_b, strict=True)]
         return "uniform on ±1/√fan-in (the default of torch and Equinox)", (C, list(uniform.C_W))
@@ -251,6 +246,12 @@ def _recognised(chain: LayerChain, C_W, C_b) -> tuple[str | None, tuple[list[flo
         return None, None
     name, values = next(iter(fitting.items()))
     return name, ([0.0] * len(values), list(values))
+
+
+def _bounded(layer) -> bool:
+    """Entries within ±1/√fan-in, to the rounding of single precision."""
+    bound = (1.0 + 1e-6) / math.sqrt(layer.W.shape[1])
+    return bool(np.all(np.abs(layer.W) <= bound)) and (layer.b is None or bool(np.all(np.abs(layer.b) <= bound)))
 
 
 def _agree(measured: Sequence[SecondMoment], values: Sequence[float]) -> bool:

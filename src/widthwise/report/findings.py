@@ -21,11 +21,11 @@ from widthwise.experiments.training.train import train
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference.arguments import check_data
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output, require_tensors
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.moment_variables import joint_flow
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
-from widthwise.inference.training_kernel import Spectrum
 from widthwise.network import MLP, GradientDescent
 from widthwise.results.labels import label
 from widthwise.results.single_input import single_input

@@ -11,8 +11,15 @@ import numpy as np
 
 from widthwise.gaussian.four_point.families import Layout, layout
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.overlap import Where, add_block, bounds, last_edge
-from widthwise.gaussian.four_point.planes import PLANE_DEGREES, PlaneSeries, straight_moments
+from widthwise.gaussian.four_point.planes import (
+    PLANE_DEGREES,
+    PlaneSeries,
+    Where,
+    add_block,
+    bounds,
+    last_edge,
+    straight_moments,
+)
 from widthwise.gaussian.four_point.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.

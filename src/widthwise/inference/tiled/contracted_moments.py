@@ -24,12 +24,12 @@ from scipy import linalg
 
 from widthwise import devices
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.tiled.forms import CORRELATORS, FORMS, Form
 from widthwise.inference.tiled.quadruple_tiles import Lookup, Placement, Tile, lookup, tiles
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.einsum import Operand, against, einsum
 from widthwise.inference.trained.trained_moments import Basis, OutputMoments, TermWeights, readout_at_tests
-from widthwise.inference.training_kernel import Spectrum
 
 #: Letters of the weights of each kind, the one of the end first.
 LETTERS = {"H": "ap", "HH": "aqp", "dH": "apq", "ddH": "apqr"}

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.inference.training_kernel import Algorithm, duration
+from widthwise.inference.infinite_width import Algorithm, duration
 from widthwise.network.algorithms import GradientDescent, NewtonStep
 
 #: Terms of the exponential series at a scaled rate below 1/4: the first one dropped is below rounding.

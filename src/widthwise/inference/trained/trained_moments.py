@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average, covariance
 from widthwise.inference.trained.einsum import Operand, einsum
-from widthwise.inference.training_kernel import Spectrum
 
 #: Names of the second factor's indices in a covariance.
 SECOND_COPY = str.maketrans("IJKMapqr", "ABCDbstu")
