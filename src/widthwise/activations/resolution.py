@@ -79,7 +79,11 @@ def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float
     """Halve intervals until σ^(p) is resolved on each; return all edges, and where that did not succeed."""
     edges = np.unique(edges)
     active = np.stack([edges[:-1], edges[1:]], axis=1)
-    scale = _running_scale(activation, orders, active)
+    # for each order, max |σ^(order)| over |z| ≤ r, by shells
+    radii = np.abs(active).max(axis=1)
+    by_radius = np.argsort(radii, kind="stable")
+    largest = np.abs(_finite_jet(activation, orders, _gauss_points(active))).max(axis=-1)
+    scale = [(radii[by_radius], np.maximum.accumulate(row[by_radius])) for row in largest]
     done, unresolved = [edges], []
     while len(active):
         active = active[_is_rough(activation, orders, active, scale)]
@@ -102,14 +106,6 @@ def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float
 def _gauss_points(active: np.ndarray) -> np.ndarray:
     centre, half = active.mean(axis=1, keepdims=True), np.diff(active, axis=1) / 2
     return centre + half * _GAUSS_NODES
-
-
-def _running_scale(activation, orders, panels):
-    """For each order, a function r ↦ max |σ^(order)| over |z| ≤ r, by shells."""
-    radii = np.abs(panels).max(axis=1)
-    by_radius = np.argsort(radii, kind="stable")
-    largest = np.abs(_finite_jet(activation, orders, _gauss_points(panels))).max(axis=-1)
-    return [(radii[by_radius], np.maximum.accumulate(row[by_radius])) for row in largest]
 
 
 def _is_rough(activation, orders, active, scale) -> np.ndarray:

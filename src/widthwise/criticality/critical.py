@@ -229,7 +229,12 @@ def critical_profile(shape: Profile, sigma: Activation | None = None, near: floa
         A_2, A_4 = (0.5 * (shape.slopes[0] ** k + shape.slopes[1] ** k) for k in (2, 4))
         details = {"A_2": A_2, "k": 0.0, "p": 0.0, "q": 0.0, "quartic": A_4 / A_2**2, "second": 0.0, "third": 0.0}
         return _made(shape, 0.0, 1.0 / A_2, math.nan, SCALE_INVARIANT, "neither", details)
-    series = _near_zero(shape, sigma)
+    # around K = 0, unless that is no fixed point or σ has no slope there
+    series = None
+    if not np.any(shape.origin[:, 0]) and np.any(shape.origin[:, 1]):
+        series = origin_series(shape.origin)
+        if not series.leading and sigma is not None:
+            series = origin_series(origin_derivatives(sigma, 7))
     if near is None and series is not None and series.leading > 0 and series.a[series.leading - 1] < 0.0:
         return _zero(shape, series)
     roots = _curvature_roots(shape)
@@ -237,16 +242,6 @@ def critical_profile(shape: Profile, sigma: Activation | None = None, near: floa
     if good:
         return _critical_at(shape, good[0] if near is None else min(good, key=lambda K: abs(math.log(K / near))))
     raise _no_critical_point(shape, series, roots)
-
-
-def _near_zero(shape: Profile, sigma: Activation | None = None) -> OriginSeries | None:
-    """The series around K = 0, or None where K = 0 is no fixed point or σ has no slope there."""
-    if shape.origin[0, 0] != 0.0 or shape.origin[1, 0] != 0.0 or not np.any(shape.origin[:, 1]):
-        return None
-    series = origin_series(shape.origin)
-    if not series.leading and sigma is not None:
-        series = origin_series(origin_derivatives(sigma, 7))
-    return series
 
 
 def _curvature_roots(shape: Profile) -> list[float]:

@@ -32,8 +32,7 @@ from widthwise.flow.action.output_density import OutputDensity
 from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.lattice import COARSE
 from widthwise.flow.exact.law import ExactLaw
-from widthwise.flow.kernels.hyper import Hyper
-from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.kernels.kernel_flow import Hyper, kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step

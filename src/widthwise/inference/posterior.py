@@ -15,10 +15,18 @@ from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
-from widthwise.inference.arguments import check_data, check_noise, check_order, network_for
 from widthwise.inference.corrections import PRIOR_TENSORS, at_output, require_tensors
 from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
-from widthwise.inference.moment_variables import expansion, joint_flow, moment_variables, per_output
+from widthwise.inference.moment_variables import (
+    check_data,
+    check_noise,
+    check_order,
+    expansion,
+    joint_flow,
+    moment_variables,
+    network_for,
+    per_output,
+)
 from widthwise.network import MLP, Network, check_inputs, check_network
 from widthwise.network.inputs import check_targets, real_array
 from widthwise.network.validation import check_integer

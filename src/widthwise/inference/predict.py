@@ -16,7 +16,6 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
-from widthwise.inference.arguments import check_algorithm, check_data, check_loss, network_for
 from widthwise.inference.corrections import (
     TRAINING_TENSORS,
     at_output,
@@ -26,7 +25,17 @@ from widthwise.inference.corrections import (
     warn_if_inaccurate,
 )
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
-from widthwise.inference.moment_variables import AT_TESTS, expansion, joint_flow, moment_variables, per_output
+from widthwise.inference.moment_variables import (
+    AT_TESTS,
+    check_algorithm,
+    check_data,
+    check_loss,
+    expansion,
+    joint_flow,
+    moment_variables,
+    network_for,
+    per_output,
+)
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock

@@ -37,13 +37,6 @@ def network(width: int) -> MLP:
     return MLP([FEATURES, width, width, width, 1], "tanh", C_W=0.5)
 
 
-def signs_on_sphere(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points on a sphere, x·x/n_0 = 1, with random signs to be learned by heart: y (1, points)."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(POINTS, FEATURES))
-    return X * np.sqrt(FEATURES) / np.linalg.norm(X, axis=1, keepdims=True), rng.choice([-1.0, 1.0], (1, POINTS))
-
-
 def _start(net: MLP, key, X, y):
     """A network's parameters in units of √λ, its loss ½⟨(z − y)²⟩, and a vector from which Lanczos starts."""
     u, outputs = outputs_in_units(net, sample_parameters(net, key), X)
@@ -90,7 +83,10 @@ def at_the_edge(found: np.ndarray) -> np.ndarray:
 
 
 def experiment(width: int, seed: int) -> Outcome:
-    net, (X, y) = network(width), signs_on_sphere(seed)
+    net, rng = network(width), np.random.default_rng(seed)
+    # points on a sphere, x·x/n_0 = 1, with random signs to be learned by heart
+    X = rng.normal(size=(POINTS, FEATURES))
+    X, y = X * np.sqrt(FEATURES) / np.linalg.norm(X, axis=1, keepdims=True), rng.choice([-1.0, 1.0], (1, POINTS))
     descent = _sharpness_of_descent(net, seed, NETWORKS, X, y, np.concatenate([EDGE, SLOW]))
     found, losses = (np.swapaxes(part, 0, 1) for part in descent)  # (rates, networks, blocks + 1)
     flow = _sharpness_of_flow(net, seed, NETWORKS, X, y)

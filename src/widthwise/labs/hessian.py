@@ -103,14 +103,6 @@ def _identities(net: MLP, layers, X, labels):
     return left, E, top, p, kernel(tangent(net, layers, X)) / len(X)
 
 
-def _weighted(p: np.ndarray, H: np.ndarray) -> np.ndarray:
-    """The kernel H (i, a, j, b) between the roots of diag p − p pᵀ, the Fisher information of the outputs p (i, a)."""
-    fisher = np.einsum("ia,ij->aij", p, np.eye(len(p))) - np.einsum("ia,ja->aij", p, p)
-    values, vectors = np.linalg.eigh(fisher)
-    root = np.einsum("aik,ak,ajk->aij", vectors, np.sqrt(np.maximum(values, 0.0)), vectors)
-    return np.einsum("aij,jakb,bkl->ialb", root, H, root).reshape(p.size, p.size)
-
-
 def _share(vectors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     """Share of |slope|² in the span of some vectors, (…, vectors, size) and (…, size)."""
     basis = np.linalg.qr(np.swapaxes(vectors, -1, -2))[0]
@@ -120,7 +112,10 @@ def _share(vectors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
 def _identity_claims(net: MLP, trained, X, labels, traces: np.ndarray) -> tuple[Claim, ...]:
     """H = G + E, G against the weighted kernel, and the four parts of G, whose traces are given."""
     left, E, top_G, p, H = map(np.asarray, _identities(net, trained, X, labels))
-    weighted = _weighted(p, H)
+    # the kernel H (i, a, j, b) between the roots of diag p − p pᵀ, the Fisher information of the outputs p (i, a)
+    values, vectors = np.linalg.eigh(np.einsum("ia,ij->aij", p, np.eye(len(p))) - np.einsum("ia,ja->aij", p, p))
+    root = np.einsum("aik,ak,ajk->aij", vectors, np.sqrt(np.maximum(values, 0.0)), vectors)
+    weighted = np.einsum("aij,jakb,bkl->ialb", root, H, root).reshape(p.size, p.size)
     top_kernel, trace = np.linalg.eigvalsh(weighted)[-1], np.trace(weighted)
     top_plain = np.linalg.eigvalsh(H.reshape(p.size, p.size))[-1]
     return (

@@ -96,12 +96,6 @@ def least_q(problem: SparseProblem, alpha: float) -> np.ndarray:
     return minimise_on_affine(lambda b: np.arcsinh(b / (2 * c)), lambda b: 1 / np.hypot(2 * c, b), problem.X, problem.y)
 
 
-def least_weighted_square(problem: SparseProblem) -> np.ndarray:
-    """argmin Σ β²/θ_0² subject to Xβ = y: where α → ∞ leads."""
-    weighted = problem.X * problem.start**2
-    return weighted.T @ np.linalg.solve(weighted @ problem.X.T, problem.y)
-
-
 def certificate(problem: SparseProblem) -> float:
     """ρ = min ‖X_offᵀν‖_∞ over the ν with X_onᵀν = sign(truth) on the support of the truth; below 1 the truth has the
     least L1 norm, and β_α nears it like α^{2(1−ρ)}, since β_i = 2c_i sinh(x_i·ν) with ν growing like log(1/α²)."""
@@ -125,7 +119,9 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
 
 def experiment(features: int, seed: int) -> Outcome:
     problem = SparseProblem.draw(features, seed)
-    L1, L2 = least_absolute_sum(problem.X, problem.y), least_weighted_square(problem)
+    # where α → 0 and α → ∞ lead: argmin Σ|β|, and argmin Σ β²/θ_0², subject to Xβ = y
+    weighted = problem.X * problem.start**2
+    L1, L2 = least_absolute_sum(problem.X, problem.y), weighted.T @ np.linalg.solve(weighted @ problem.X.T, problem.y)
     claims, path = [], {}
     for alpha in TRAINED:
         trained, best = flow_from_scale(problem, alpha), least_q(problem, alpha)

@@ -42,11 +42,6 @@ def network(width: int) -> MLP:
     return MLP([3, width, 1], "tanh", C_b=0.1, C_W=2.0, lambda_b=0.2)
 
 
-def standard_network(width: int) -> MLP:
-    """One rate for all weights and biases."""
-    return MLP.standard([3, width, 1], "tanh", C_b=0.1, C_W=2.0)
-
-
 def _final_factor(eigenvalues: np.ndarray, rate: float, steps: int = STEPS) -> float:
     """|w − w*| grows by this factor a step at the end of descent on ½Σλ w²: measured by running it."""
     w, factor = np.ones(len(eigenvalues)), 1.0
@@ -159,7 +154,8 @@ def largest_eigenvalue(net: MLP) -> tuple[float, float, np.ndarray]:
 def _networks(width: int, seed: int) -> tuple[list[Claim], np.ndarray]:
     """The bound 2/λ̂_max of real networks: in NTK scaling, and with one rate for all parameters."""
     claims, shifts, found = [], [], {}
-    for name, make in (("NTK scaling", network), ("one rate for all", standard_network)):
+    makes = {"NTK scaling": network, "one rate for all": lambda n: MLP.standard([3, n, 1], "tanh", C_b=0.1, C_W=2.0)}
+    for name, make in makes.items():
         for n in (width, 2 * width):
             largest, shift, top = largest_eigenvalue(make(n))
             grown, control = _grown(make(n), seed, NETWORKS, ABOVE * 2.0 / largest, top)

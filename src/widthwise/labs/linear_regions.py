@@ -70,18 +70,13 @@ def _trained_by_adam(net: MLP, stacked: list[Weights], X, y) -> Any:
     return jax.vmap(lambda start: train_network(loss, start, optax.adam(RATE), blocks=1, every=STEPS)[0])(stacked)
 
 
-def _crossings(W: np.ndarray, b: np.ndarray) -> tuple[int, int]:
-    """Lines that meet the square, and crossings of two lines inside it, pair by pair."""
-    d = SQUARE @ W.T + b
-    lines = int(np.sum((d.max(axis=0) > 0.0) & (d.min(axis=0) < 0.0)))
-    pairs = itertools.combinations(range(len(b)), 2)
-    points = [np.linalg.solve(W[[i, j]], -b[[i, j]]) for i, j in pairs]
-    return lines, sum(bool(np.all(np.abs(point) < SQUARE.max())) for point in points)
-
-
 def experiment(width: int, seed: int) -> Outcome:
     first = _drawn_networks(network(2 * width, 1), seed, 1)[0][0]
-    lines, inside = _crossings(*first)
+    # lines that meet the square, and crossings of two lines inside it, pair by pair
+    (W, b), d = first, SQUARE @ first.W.T + first.b
+    lines = int(np.sum((d.max(axis=0) > 0.0) & (d.min(axis=0) < 0.0)))
+    points = [np.linalg.solve(W[[i, j]], -b[[i, j]]) for i, j in itertools.combinations(range(len(b)), 2)]
+    inside = sum(bool(np.all(np.abs(point) < SQUARE.max())) for point in points)
     flat = linear_pieces_in_polygon([first, (np.ones((1, 2 * width)), None)], SQUARE).count
     teeth = linear_pieces_on_segment(sawtooth_network(TEETH), [0.0], [1.0]).merged().count
     bound, few = hyperplane_regions(2 * width, 2), 2 * width + 1

@@ -86,6 +86,9 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
     shallow = relu_derivative_law(network(net.n).replace(widths=[FEATURES, *[net.n] * (HIDDEN - 1), 1]), U)
     log_normal = norm.cdf((math.log(quantile / law.variance) + beta / 2) / math.sqrt(beta))
     logs = np.log(G[G > 0.0])
+    # the variance of log Ĝ, given that it is not zero
+    log_g, weights = law.kernel.log_g, law.kernel.weights / law.kernel.weights.sum()
+    log_variance = weights @ (log_g - weights @ log_g) ** 2
     claims = (
         Claim.mean("E (∂z/∂x)², uniform weights", exact.second[-1], second).rejects(
             {"gates dropped": 2 * exact.second[-1]}
@@ -96,19 +99,13 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
         Claim.mean("share below the exact 5 % quantile", TAIL, quantile >= G).rejects(
             {"log-normal": log_normal, "a layer fewer": shallow.kernel_cdf(quantile)}
         ),
-        Claim("variance of log |Ju|²", _log_variance(law), *block_variance(logs, BLOCKS)).rejects(
+        Claim("variance of log |Ju|²", log_variance, *block_variance(logs, BLOCKS)).rejects(
             {"2 Σ 1/n, as linear": 0.4 * beta, "no fluctuation": 0.0}
         ),
     )
     kurtosis = 3 * np.mean(gaussian[..., 0] ** 2, axis=0) / np.mean(gaussian[..., 0], axis=0) ** 2
     curves = {"log": logs[:20_000] - math.log(law.variance), "beta": beta, "law": law, "kurtosis": kurtosis}
     return claims, curves | {"exact kurtosis": other.kurtosis[1:]}
-
-
-def _log_variance(law: Any) -> float:
-    """Variance of log Ĝ, given that it is not zero."""
-    log_g, weights = law.kernel.log_g, law.kernel.weights / law.kernel.weights.sum()
-    return float(weights @ (log_g - weights @ log_g) ** 2)
 
 
 @over_networks

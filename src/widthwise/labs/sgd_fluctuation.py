@@ -37,11 +37,6 @@ class NoisyProblem(NamedTuple):
     start: jax.Array
 
 
-def linear_loss(theta, x, y):
-    """½(θ·x − y)²."""
-    return 0.5 * (theta @ x - y) ** 2
-
-
 def network_loss(theta, x, y):
     """½(z − y)² of one hidden layer of tanh with bias, and ½ decay ‖θ‖²."""
     W, rest = theta[: HIDDEN * FEATURES].reshape(HIDDEN, FEATURES), theta[HIDDEN * FEATURES :]
@@ -51,7 +46,7 @@ def network_loss(theta, x, y):
 
 #: Loss of one sample and number of parameters.
 MODELS: dict[str, tuple[Callable, int]] = {
-    "linear": (linear_loss, FEATURES),
+    "linear": (lambda theta, x, y: 0.5 * (theta @ x - y) ** 2, FEATURES),
     "network": (network_loss, HIDDEN * (FEATURES + 2) + 1),
 }
 

@@ -22,8 +22,7 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import BadActivation, DivergentMoment, InvalidInput
-from widthwise.flow.kernels.hyper import Hyper
-from widthwise.flow.kernels.kernel_flow import check_differentiable
+from widthwise.flow.kernels.kernel_flow import Hyper, check_differentiable
 from widthwise.flow.one_input.scaled_numbers import Scaled, log_of, recursion, scaled_number, value_of
 from widthwise.flow.one_input.single_expectations import (
     HIGHEST_BAND,

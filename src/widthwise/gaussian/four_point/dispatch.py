@@ -96,8 +96,15 @@ def four_point(
     found = plane_route(activation, K, placed, tolerance, progress) if method != "sample" else None
     if found is not None:
         result = FourPoint(len(K), placed, *found, "Hermite planes")
-        accurate = method == "planes" or result.error <= 10.0 * tolerance
-        return result if accurate else _improved(result, activation, K)
+        if method == "planes" or result.error <= 10.0 * tolerance:
+            return result
+        # where the planes did not reach the tolerance, the sample's value if its error is smaller
+        values, errors = sample_route(activation, K, placed)
+        better = errors < result.errors
+        if not better.any():
+            return result
+        values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
+        return FourPoint(len(K), placed, values, errors, "Hermite planes and low-discrepancy sample")
     if method == "planes":
         raise InvalidInput(
             "method",
@@ -107,16 +114,6 @@ def four_point(
         )
     values, errors = sample_route(activation, K, placed)
     return FourPoint(len(K), placed, values, errors, "low-discrepancy sample")
-
-
-def _improved(result: FourPoint, activation: Activation, K: np.ndarray) -> FourPoint:
-    """Where the planes did not reach the tolerance, take the sample's value if its error is smaller."""
-    values, errors = sample_route(activation, K, result.placed)
-    better = errors < result.errors
-    if not better.any():
-        return result
-    values, errors = np.where(better, values, result.values), np.where(better, errors, result.errors)
-    return FourPoint(result.inputs, result.placed, values, errors, "Hermite planes and low-discrepancy sample")
 
 
 def check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:

@@ -43,8 +43,12 @@ def geometry(rho: Any, quads: Any) -> Geometry:
     xp, best = library(rho), None
     for number, places in enumerate(PAIRINGS):
         a, b, c, d = (quads[:, k] for k in places)
-        turned = _decompose(_cross(rho, a, b, c, d), xp)
-        entry = Geometry(xp.full(len(quads), number), *turned)
+        R11, R12, R21, R22 = _cross(rho, a, b, c, d)
+        # rotation angles and signed singular values of R = O(φ) diag(s, t) O(θ)ᵀ
+        E, F, G, H = 0.5 * (R11 + R22), 0.5 * (R11 - R22), 0.5 * (R21 + R12), 0.5 * (R21 - R12)
+        rotation, reflection, one, two = xp.hypot(E, H), xp.hypot(F, G), xp.arctan2(G, F), xp.arctan2(H, E)
+        largest, least = xp.minimum(rotation + reflection, 1.0), xp.clip(rotation - reflection, -1.0, 1.0)
+        entry = Geometry(xp.full(len(quads), number), 0.5 * (two + one), 0.5 * (one - two), largest, least)
         if best is None:
             best = entry
         else:
@@ -87,16 +91,6 @@ def _cross(rho: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[Any, ...]:
     R21 = (bc - r1 * ac) * i1
     R22 = ((bd - r2 * bc) * i2 - r1 * R12) * i1
     return R11, R12, R21, R22
-
-
-def _decompose(R: tuple[Any, ...], xp: Any):
-    """Rotation angles and signed singular values of 2×2 matrices: R = O(φ) diag(s, t) O(θ)ᵀ."""
-    R11, R12, R21, R22 = R
-    E, F, G, H = 0.5 * (R11 + R22), 0.5 * (R11 - R22), 0.5 * (R21 + R12), 0.5 * (R21 - R12)
-    rotation, reflection = xp.hypot(E, H), xp.hypot(F, G)
-    one, two = xp.arctan2(G, F), xp.arctan2(H, E)
-    largest = xp.minimum(rotation + reflection, 1.0)
-    return 0.5 * (two + one), 0.5 * (one - two), largest, xp.clip(rotation - reflection, -1.0, 1.0)
 
 
 #: Degrees are handled in blocks of this many, as many even as odd ones.
