@@ -14,8 +14,8 @@ from widthwise.experiments.sampler import forward, network_key, sample_parameter
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.labs import kernels, lazy_vs_rich, learning_rate, ntk_convergence
+from widthwise.labs.base import extrapolated
 from widthwise.labs.tools import mercer_spectra
-from widthwise.labs.tools.estimates import extrapolated
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.network import MLP
 

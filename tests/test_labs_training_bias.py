@@ -16,6 +16,7 @@ from widthwise.labs import generalisation as general
 from widthwise.labs import implicit_bias_diagonal as diagonal
 from widthwise.labs import max_margin as margins
 from widthwise.labs import sgd_fluctuation as sgd
+from widthwise.labs.base import mean_and_error, slope_with_error
 from widthwise.labs.tools.convex import hard_margin, least_absolute_sum, minimise_on_affine
 from widthwise.labs.tools.coverings import (
     ellipsoid_bits,
@@ -25,7 +26,6 @@ from widthwise.labs.tools.coverings import (
     lipschitz_net,
     lipschitz_packing,
 )
-from widthwise.labs.tools.estimates import mean_and_error, slope_with_error
 from widthwise.network.algorithms import GradientDescent
 
 

@@ -14,7 +14,7 @@ from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.predict import expected_error, trained_kernel
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import evaluate_polynomial
+from widthwise.inference.trained.einsum import contracted
 from widthwise.inference.trained.trained_moments import (
     Basis,
     kernel_change,
@@ -60,6 +60,22 @@ class TestReference:
         _, wrong = moments_at_tests(Basis.of(spectrum, Theta, changed, y), clock)
         assert np.allclose(right.mean[:, 0], case["flow"]["mean1"], rtol=1e-7)
         assert max(np.abs(right.mean - wrong.mean).max(), np.abs(right.covariance - wrong.covariance).max()) > 1e-3
+
+
+def evaluate_polynomial(polynomial, result, values):
+    """A polynomial at given values: z[I, a], H[I, J, a, b], dH[I, J, K, a, b, c], and so on.
+
+    >>> square = monomial(np.ones(2), "a", ("z", "I", "a"), ("z", "I", "a"))
+    >>> evaluate_polynomial([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
+    [[1.0, 9.0]]
+    """
+    total = 0.0
+    for term in polynomial:
+        named = [(values[factor.kind], factor.outputs + factor.inputs) for factor in term.factors]
+        # an index that a coefficient runs over only in part
+        parts = [(array[tuple(slice(term.sizes.get(letter)) for letter in at)], at) for array, at in named]
+        total = total + contracted([*term.coefficients, *parts], result)
+    return total
 
 
 def tensors_of(case):

@@ -170,6 +170,15 @@ class Grid:
     def nodes(self) -> int:
         return len(self.u)
 
+    @property
+    def finer(self) -> Grid:
+        """The rule by which errors are estimated."""
+        return trapezoidal(self.nodes - 1)
+
+    def at(self, root, xp=jnp):
+        """Points and weights for z = root · u on a new last axis: the same for all roots."""
+        return tuple(xp.broadcast_to(x, (*xp.shape(root), self.nodes)) for x in (self.u, self.weight))
+
 
 @lru_cache(maxsize=8)
 def smooth_grid(activation: Activation, K_max: float, degrees: int, accuracy: float = 1e-12) -> Grid | None:

@@ -17,8 +17,7 @@ import numpy as np
 
 from widthwise.decompositions import one_by_one
 from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import mean_and_error, ratio_and_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, ratio_and_error
 from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style

@@ -19,9 +19,7 @@ import numpy as np
 
 from widthwise.experiments.sampler import tangent_kernel
 from widthwise.experiments.tangent import added, gradient, scaled
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import mean_and_error
-from widthwise.labs.tools.figures import only_ticks
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, only_ticks
 from widthwise.labs.tools.units import ensemble
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style

@@ -18,8 +18,7 @@ import numpy as np
 from scipy.stats import norm
 
 from widthwise.experiments.sampler import network_key
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import block_variance
+from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance
 from widthwise.plots.style import COLOURS, style
 from widthwise.special.linear_products import product_law
 from widthwise.special.random_spectra import product_spectrum

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import ratio_and_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, ratio_and_error
 from widthwise.plots.style import COLOURS, marks
 
 SIZES, QUICK_SIZES = (1, 2, 4), (1, 4)

@@ -24,8 +24,7 @@ from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.predict import expected_error
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import mean_and_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent
 from widthwise.plots.style import COLOURS, marks, style

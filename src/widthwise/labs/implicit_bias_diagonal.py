@@ -15,9 +15,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import linprog
 
-from widthwise.labs.base import Claim, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
 from widthwise.labs.tools.convex import least_absolute_sum, minimise_on_affine
-from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.plots.style import marks, style
 
 SIZES = (20, 40, 60)

@@ -19,9 +19,8 @@ from matplotlib.pyplot import get_cmap
 
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward
-from widthwise.labs.base import Claim, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated
 from widthwise.labs.tools.classifier import train_network
-from widthwise.labs.tools.estimates import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks
 from widthwise.special.linear_pieces import (

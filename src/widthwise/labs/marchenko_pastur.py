@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import block_variance
+from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance
 from widthwise.plots.style import COLOURS
 from widthwise.special.random_spectra import marchenko_pastur
 

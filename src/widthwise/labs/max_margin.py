@@ -18,9 +18,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import log_expit, logsumexp
 
-from widthwise.labs.base import Claim, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
 from widthwise.labs.tools.convex import HardMargin, hard_margin
-from widthwise.labs.tools.estimates import slope_with_error
 from widthwise.plots.style import COLOURS, LINES, style
 
 SIZES = (10, 20, 40)

@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes
-from widthwise.labs.tools.estimates import mean_and_error, ratio_and_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, ratio_and_error
 from widthwise.plots.style import marks
 
 SIZES = (4, 8, 16)

@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Iterative:
             8 * len(X) * 2 * (RANK + KERNEL_ROWS), f"conjugate gradients on {len(X)} inputs", "Take fewer inputs."
         )
         self.kernel, self.X, self.ridge, self.tolerance = kernel, X, ridge, tolerance
-        self.preconditioner = Nystrom.of(kernel, X, ridge, seed)
+        self.preconditioner = nystrom(kernel, X, ridge, seed)
         self.iterations, self.residual = 0, 0.0
 
     def solve(self, right: np.ndarray) -> np.ndarray:
@@ -131,25 +132,18 @@ def make_solver(
     return Exact(kernel, X, ridge) if solver == "cholesky" else Iterative(kernel, X, ridge, tolerance, seed)
 
 
-@dataclass(frozen=True)
-class Nystrom:
-    """(F Fᵀ + shift)⁻¹ with F Fᵀ the kernel's approximation from some training inputs, by Woodbury's identity."""
+def nystrom(kernel: Kernel, X: np.ndarray, ridge: float, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """v ↦ (F Fᵀ + shift)⁻¹ v with F Fᵀ the kernel's approximation from some training inputs."""
+    chosen = np.random.default_rng(seed).permutation(len(X))[:RANK]
+    values, vectors = linalg.eigh(kernel(X[chosen]))
+    kept = values > 1e-10 * values[-1]
+    F = in_blocks(lambda rows: kernel(rows, X[chosen]), X) @ (vectors[:, kept] / np.sqrt(values[kept]))
+    shift = max(ridge, 1e-10 * float(values[-1]))
+    return partial(_woodbury, F, linalg.cholesky(F.T @ F + shift * np.eye(F.shape[1]), lower=True), shift)
 
-    F: np.ndarray
-    factor: np.ndarray
-    shift: float
 
-    @classmethod
-    def of(cls, kernel: Kernel, X: np.ndarray, ridge: float, seed: int) -> Nystrom:
-        chosen = np.random.default_rng(seed).permutation(len(X))[:RANK]
-        values, vectors = linalg.eigh(kernel(X[chosen]))
-        kept = values > 1e-10 * values[-1]
-        F = in_blocks(lambda rows: kernel(rows, X[chosen]), X) @ (vectors[:, kept] / np.sqrt(values[kept]))
-        shift = max(ridge, 1e-10 * float(values[-1]))
-        return cls(F, linalg.cholesky(F.T @ F + shift * np.eye(F.shape[1]), lower=True), shift)
-
-    def __call__(self, v: np.ndarray) -> np.ndarray:
-        return (v - self.F @ linalg.cho_solve((self.factor, True), self.F.T @ v)) / self.shift
+def _woodbury(F: np.ndarray, factor: np.ndarray, shift: float, v: np.ndarray) -> np.ndarray:
+    return (v - F @ linalg.cho_solve((factor, True), F.T @ v)) / shift
 
 
 def conjugate_gradients(

@@ -134,8 +134,18 @@ class ExactLaw:
         >>> bool(abs(law.sf(law.isf(1e-12)) / 1e-12 - 1) < 1e-9)
         True
         """
-        q = _probability(q, "q")
-        return np.where(q > 0.5, -1.0, 1.0) * self._inverse(np.minimum(q, 1.0 - q)) + 0.0
+        q, (log_g, _) = _probability(q, "q"), self.kernel.nodes
+        if not len(log_g):
+            return np.zeros(q.shape)
+        # bisection in log z for z ≥ 0; zero where the point mass there reaches the probability
+        side, tail = np.where(q > 0.5, -1.0, 1.0), np.minimum(q, 1.0 - q)
+        low = np.full(q.shape, 0.5 * log_g.min() - 45.0)
+        high = np.full(q.shape, 0.5 * log_g.max() + 4.0)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            beyond = self._above(np.exp(middle)) > tail
+            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+        return side * np.where(tail >= 0.5 * (1.0 - self.dead), 0.0, np.exp(0.5 * (low + high))) + 0.0
 
     def quantile(self, p: ArrayLike) -> np.ndarray:
         """The inverse of `cdf`: the least z with P(output ≤ z) ≥ p, 0 < p < 1."""
@@ -173,19 +183,6 @@ class ExactLaw:
                 return 0.5 * erfc(r * np.exp(-0.5 * log_g) / math.sqrt(2.0)) @ weights
 
         return self._over(summed, z)
-
-    def _inverse(self, q: np.ndarray) -> np.ndarray:
-        """z ≥ 0 with P(output > z) = q ≤ ½, by bisection in log z; 0 where the point mass at zero reaches q."""
-        log_g, _ = self.kernel.nodes
-        if not len(log_g):
-            return np.zeros(q.shape)
-        low = np.full(q.shape, 0.5 * log_g.min() - 45.0)
-        high = np.full(q.shape, 0.5 * log_g.max() + 4.0)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            beyond = self._above(np.exp(middle)) > q
-            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
-        return np.where(q >= 0.5 * (1.0 - self.dead), 0.0, np.exp(0.5 * (low + high)))
 
 
 def _probability(p: ArrayLike, name: str) -> np.ndarray:

@@ -239,38 +239,10 @@ def _single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scal
     return recursion(step, dense_step(hyper[0], gram, 0.0)[1], (hyper[1:], steps.square, slopes))[0]
 
 
-class Units(NamedTuple):
-    """A step in units in which its numbers are of order one.
-
-    z of the upper layer is measured in √U, with U = C_W⟨σ²⟩ (or K of the lower layer where that vanishes), and
-    learning rates so that Θ of the upper layer is one. Then C = C_W⟨σ²⟩/U, lam = λ_W⟨σ²⟩/Θ', H = ΘU/(KΘ').
-    `share` is U/K'.
-    """
-
-    C: Any
-    lam: Any
-    H: Any
-    share: Any
-    r: Any
-
-
-@jax.jit
-def _units(r, hyper: Hyper, steps: KernelSteps, Theta: Scaled | None) -> Units:
-    above, signal = steps.K[1:], steps.square * hyper.C_W[1:]
-    alive = signal.mantissa > 0.0
-    unit = jax.tree.map(partial(jnp.where, alive), signal, steps.seen)
-    share = jnp.where(above.mantissa > 0.0, unit / above, jnp.inf)
-    C, zero = jnp.where(alive, 1.0, 0.0), jnp.zeros(len(r))
-    if Theta is None:
-        return Units(C, zero, zero, share, r)
-    lam = steps.square * hyper.lambda_W[1:] / Theta[1:]
-    return Units(C, lam, (unit / steps.seen) * (Theta[:-1] / Theta[1:]), share, r)
-
-
 def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
     """Ratios at every layer; NaN where their scale is zero."""
     r = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
-    found = _carry(net.activation, carried, _units(r, hyper, steps, Theta), numbers)
+    found = _carry(net.activation, carried, r, hyper, steps, Theta, numbers)
     result = {name: np.concatenate([[0.0], np.asarray(column)]) for name, column in found.items()}
     empty_K = np.asarray(steps.K.mantissa) == 0.0
     empty_Theta = np.asarray(Theta.mantissa) == 0.0 if Theta is not None else np.zeros_like(empty_K)
@@ -281,19 +253,34 @@ def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, c
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _carry(activation: Activation, carried: tuple[str, ...], units: Units, numbers: Mapping[Term, Any]):
-    """Ratios above every step: into units of the step, through the rules of theory §4 and §5, and back."""
+def _carry(
+    activation: Activation, carried: tuple[str, ...], r, hyper: Hyper, steps: KernelSteps, Theta: Scaled | None, numbers
+):
+    """Ratios above every step: into units in which its numbers are of order one, through the rules of theory §4 and §5,
+    and back.
+
+    z of the upper layer is measured in √U, with U = C_W⟨σ²⟩ (or K of the lower layer where that vanishes), and
+    learning rates so that Θ of the upper layer is one. Then C = C_W⟨σ²⟩/U, lam = λ_W⟨σ²⟩/Θ', H = ΘU/(KΘ').
+    `share` is U/K'.
+    """
+    above, signal = steps.K[1:], steps.square * hyper.C_W[1:]
+    alive = signal.mantissa > 0.0
+    unit = jax.tree.map(partial(jnp.where, alive), signal, steps.seen)
+    share = jnp.where(above.mantissa > 0.0, unit / above, jnp.inf)
+    C, lam, H = jnp.where(alive, 1.0, 0.0), jnp.zeros(len(r)), jnp.zeros(len(r))
+    if Theta is not None:
+        lam = steps.square * hyper.lambda_W[1:] / Theta[1:]
+        H = (unit / steps.seen) * (Theta[:-1] / Theta[1:])
     fourth = any(name in MEANS for name in carried)
     with_slopes = any(name not in WITHOUT_THETA for name in carried)
     reads = sorted({orders for name in carried for orders in READS[name]})
     records = [TENSORS[name] for name in carried]
 
     def step(ratios, layer):
-        units, numbers = layer
+        (C, lam, H, share, r), numbers = layer
         sigma = _legs(activation, 0, numbers, fourth)
         slope = _legs(activation, 1, numbers, fourth) if with_slopes else sigma
         fours = {orders: _as_array(numbers[Term(0, tuple(sorted(orders)))], 4) for orders in reads}
-        C, lam, H, share, r = units
         layer = LayerStep(C=C, lam=lam, r=r, H=_as_array(H), sigma=sigma, slope=slope, fours=fours)
         now = {one.name: _as_array(ratios[one.name] * H ** one.scale[1], one.slots) for one in records}
         above = {name: jnp.reshape(sum(RULES[name](layer, now).values()), ()) for name in carried}
@@ -301,4 +288,4 @@ def _carry(activation: Activation, carried: tuple[str, ...], units: Units, numbe
         return above, above
 
     start = {name: jnp.zeros(()) for name in carried}
-    return jax.lax.scan(step, start, (units, numbers))[1]
+    return jax.lax.scan(step, start, ((C, lam, H, share, r), numbers))[1]

@@ -29,7 +29,6 @@ from widthwise.gaussian.quadrature import (
     divergent_moment,
     panel_nodes,
     smooth_grid,
-    trapezoidal,
 )
 
 #: Kernels up to 4^j share the grid of j, from this j on.
@@ -135,29 +134,11 @@ class Panels:
 
 
 @dataclass(frozen=True, eq=False)
-class Trapezoid:
-    """The trapezoidal rule, the same points for all kernels."""
-
-    grid: Grid
-
-    @property
-    def nodes(self) -> int:
-        return self.grid.nodes
-
-    @property
-    def finer(self) -> Trapezoid:
-        return Trapezoid(trapezoidal(self.grid.nodes - 1))
-
-    def at(self, root, xp=jnp):
-        return tuple(xp.broadcast_to(x, (*xp.shape(root), self.nodes)) for x in (self.grid.u, self.grid.weight))
-
-
-@dataclass(frozen=True, eq=False)
 class Ladder:
     """Quadrature rules for one activation, each good for kernels up to its limit."""
 
     activation: Activation
-    rules: tuple[Panels | Trapezoid, ...]
+    rules: tuple[Panels | Grid, ...]
     limits: tuple[float, ...]
     shifted: bool
 
@@ -210,7 +191,7 @@ def _ladder(activation: Activation, top: int) -> Ladder:
             rules.append(Panels(intervals(activation, tuple(range(highest + 1)), REACH * 2.0**top)))
             limits.append(4.0**top)
             break
-        rules.append(Trapezoid(grid))
+        rules.append(grid)
         limits.append(4.0**band)
     shifted = float(evaluate(activation, 0, np.zeros(1))[0]) != 0.0
     return Ladder(activation, tuple(rules), tuple(limits), shifted)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -331,17 +332,11 @@ def _next_tensors(
     listed = Listed(columns, ORDERS)
     fours = {orders: values[assigned(orders)] for name in names for orders in READS[name]}
     here = placed_step(layer, listed, fours)
-    tensors: dict[str, Any] = {}
+    # a tensor of the first layer
+    tensors, nothing = {}, SimpleNamespace(entries=lambda indices: 0.0)
     for other in {other for name in names for other in NEEDS[name]}:
-        tensors[other] = PlacedTensor(other, state[other], faces.get(other, {}), listed) if faces else _Nothing()
+        tensors[other] = PlacedTensor(other, state[other], faces.get(other, {}), listed) if faces else nothing
     return {name: sum(RULES[name](here, tensors).values()) for name in names}
 
 
 _compiled_next_tensors = partial(jax.jit, static_argnums=0)(_next_tensors)
-
-
-class _Nothing:
-    """A tensor of the first layer."""
-
-    def entries(self, indices: str) -> float:
-        return 0.0

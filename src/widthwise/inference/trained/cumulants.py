@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,21 +120,6 @@ def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str,
     """
     products = [(first * second, len(first.factors)) for first, second in product(left, right)]
     return _sum_over_arrangements(products, result, cumulants, joined=True)
-
-
-def evaluate_polynomial(polynomial: Iterable[Monomial], result: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The polynomial at given values: z[I, a], H[I, J, a, b], dH[I, J, K, a, b, c], and so on.
-
-    >>> square = monomial(np.ones(2), "a", ("z", "I", "a"), ("z", "I", "a"))
-    >>> evaluate_polynomial([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
-    [[1.0, 9.0]]
-    """
-    total: Any = 0.0
-    for term in polynomial:
-        named = [(values[factor.kind], factor.outputs + factor.inputs) for factor in term.factors]
-        factors = [Operand(_shortened(array, letters, term.sizes), letters) for array, letters in named]
-        total = total + contracted([*term.coefficients, *factors], result)
-    return total
 
 
 class _Block(NamedTuple):
