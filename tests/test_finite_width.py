@@ -10,8 +10,7 @@ from conftest import load_cases, network
 import widthwise as ww
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownName
 from widthwise.flow.tensors.quadruple_flow import PLACED
-from widthwise.flow.tensors.rules import FACES, NEEDS, READS, RULES, families_of
-from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.flow.tensors.tensor_flow import FACES, NEEDS, READS, RULES, families_of, finite_flow
 from widthwise.flow.tensors.tensor_rules import LayerStep
 from widthwise.gaussian.four_point import four_point
 from widthwise.gaussian.four_point.families import FAMILIES, assignments

@@ -8,9 +8,9 @@ import pytest
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
+from widthwise.labs.base import in_units, outputs_in_units
 from widthwise.labs.neural_collapse import predicted_duality
 from widthwise.labs.tools.classifier import class_parts, collapse, cross_entropy
-from widthwise.labs.tools.units import in_units, outputs_in_units
 from widthwise.network import MLP
 from widthwise.special.lanczos import gauss_newton_product, hessian_product, lanczos_density, top_eigenpairs
 from widthwise.special.learning_rate_limits import catapult_map, catapult_orbit

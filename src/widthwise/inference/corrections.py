@@ -1,18 +1,26 @@
-"""Tensors of order 1/n on training and test inputs together, and a word when 1/n is not small."""
+"""What `predict` and `posterior` share: checked arguments, tensors of order 1/n on training and test inputs together,
+moments under their names, and a word when 1/n is not small.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from widthwise import devices
-from widthwise.errors import AccuracyWarning, ExpansionWarning, NotDifferentiable, UnknownName
+from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
+from widthwise.inference.infinite_width import Algorithm
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import MLP, Network
+from widthwise.network import MLP, GradientFlow, Network, check_inputs, check_network, plain
+from widthwise.network.inputs import check_targets
+from widthwise.progress import DelayedProgress
+from widthwise.results.labels import TEST_PAIRS
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, WITHOUT_THETA
 
 #: Mean and covariance of trained outputs hold no four outputs at initialisation; those of the prior, no gradients.
@@ -154,3 +162,85 @@ def warn_if_large(net: Network, what: str, leading: float, correction: float, sc
             ExpansionWarning,
             stacklevel=4,
         )
+
+
+def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    features, outputs = check_network(net).widths[0], net.widths[-1]
+    X = check_inputs(X_train, features, "X_train")
+    return X, check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
+
+
+def check_algorithm(algorithm: Any) -> Algorithm:
+    if algorithm is None:
+        return GradientFlow()
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidInput("algorithm", repr(algorithm), "GradientFlow() or GradientDescent(learning_rate)")
+    return algorithm
+
+
+def check_loss(loss: Any) -> None:
+    if loss != "squared":
+        raise InvalidInput(
+            "loss",
+            repr(loss),
+            "'squared', ½Σ(z−y)²",
+            "Under another loss errors do not evolve linearly even at infinite width, and there is no closed form.",
+        )
+
+
+def check_order(order: int) -> None:
+    if isinstance(order, bool) or order not in (0, 1):
+        raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
+
+
+def network_for(order: int, net: Network) -> Network:
+    """The network, which must be plain where order 1 is asked for."""
+    check_order(order)
+    return plain(net, "order=1") if order == 1 else check_network(net)
+
+
+def check_noise(noise: float) -> float:
+    try:
+        value = float(noise)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
+    return value
+
+
+AT_TESTS = ("output", "test")
+
+
+def joint_flow(net: Network, X: np.ndarray, X_test: np.ndarray, wanted: tuple[str, ...]) -> FiniteFlow:
+    """Tensors of order 1/n on training inputs, then test inputs, behind a progress bar."""
+    with DelayedProgress("tensors of order 1/n", None) as progress:
+        return joint_tensors(net, np.concatenate([X, X_test]), wanted, progress)
+
+
+def expansion(name: str, dims: tuple[str, ...], coefficients: Sequence[Any], n: int) -> dict[str, tuple]:
+    """Coefficients of powers of 1/n as variables name0, name1, and their sum at this width.
+
+    >>> expansion("error", (), [2.0, 6.0], 3)
+    {'error0': ((), 2.0), 'error1': ((), 6.0), 'error': ((), 4.0)}
+    """
+    powers = {f"{name}{power}": (dims, value) for power, value in enumerate(coefficients)}
+    return powers | {name: (dims, sum(value / n**power for power, value in enumerate(coefficients)))}
+
+
+def moment_variables(net: Network, means: Sequence[np.ndarray], covariances: Sequence[np.ndarray], scale: Any):
+    """Coefficients of mean and covariance as variables; a warning where those of 1/n are not small.
+
+    `scale` is the size of the prior's covariance, against which leading terms may vanish.
+    """
+    (mean0, *mean1), (cov0, *cov1) = means, covariances
+    if mean1:
+        typical = math.sqrt(np.sum(mean0**2) + max(np.einsum("ixix->", cov0), 0.0))
+        warn_if_large(net, "mean", typical, float(np.linalg.norm(mean1)), math.sqrt(scale))
+        warn_if_large(net, "covariance", float(np.linalg.norm(cov0)), float(np.linalg.norm(cov1)), scale)
+    return expansion("mean", AT_TESTS, means, net.n) | expansion("cov", TEST_PAIRS, covariances, net.n)
+
+
+def per_output(covariance: np.ndarray, outputs: int) -> np.ndarray:
+    """δ_ij times the covariance, on (output, input, output', input')."""
+    return np.einsum("ij,xy->ixjy", np.eye(outputs), covariance)

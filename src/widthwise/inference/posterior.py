@@ -15,9 +15,9 @@ from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
-from widthwise.inference.corrections import PRIOR_TENSORS, at_output, require_tensors
-from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
-from widthwise.inference.moment_variables import (
+from widthwise.inference.corrections import (
+    PRIOR_TENSORS,
+    at_output,
     check_data,
     check_noise,
     check_order,
@@ -26,7 +26,9 @@ from widthwise.inference.moment_variables import (
     moment_variables,
     network_for,
     per_output,
+    require_tensors,
 )
+from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
 from widthwise.network import MLP, Network, check_inputs, check_network
 from widthwise.network.inputs import check_targets, real_array
 from widthwise.network.validation import check_integer

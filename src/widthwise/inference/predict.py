@@ -17,25 +17,23 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference.corrections import (
+    AT_TESTS,
     TRAINING_TENSORS,
     at_output,
+    check_algorithm,
+    check_data,
+    check_loss,
     choose_method,
+    expansion,
+    joint_flow,
     layer_flows,
+    moment_variables,
+    network_for,
+    per_output,
     require_tensors,
     warn_if_inaccurate,
 )
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
-from widthwise.inference.moment_variables import (
-    AT_TESTS,
-    check_algorithm,
-    check_data,
-    check_loss,
-    expansion,
-    joint_flow,
-    moment_variables,
-    network_for,
-    per_output,
-)
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock

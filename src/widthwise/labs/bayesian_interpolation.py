@@ -17,8 +17,7 @@ import numpy as np
 
 from widthwise.decompositions import one_by_one
 from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, ratio_and_error
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, over_networks, ratio_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.bayesian_interpolation import Interpolation, bayesian_interpolation, interpolation_scale_limit

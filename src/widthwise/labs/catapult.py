@@ -19,8 +19,7 @@ import numpy as np
 
 from widthwise.experiments.sampler import tangent_kernel
 from widthwise.experiments.tangent import added, gradient, scaled
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, only_ticks
-from widthwise.labs.tools.units import ensemble
+from widthwise.labs.base import Claim, Outcome, Outcomes, ensemble, mean_and_error, only_ticks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.learning_rate_limits import catapult_orbit

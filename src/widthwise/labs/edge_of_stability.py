@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.sampler import sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, only_ticks
-from widthwise.labs.tools.units import outputs_in_units, over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, only_ticks, outputs_in_units, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, LINES, style
 from widthwise.special.lanczos import sharpness

@@ -14,9 +14,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks, slope_with_error
 from widthwise.labs.tools import coverings
-from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 

@@ -19,9 +19,8 @@ import optax
 
 from widthwise.experiments.sampler import forward
 from widthwise.experiments.tangent import kernel, tangent
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error
+from widthwise.labs.base import Claim, Outcome, Outcomes, ensemble, in_units, mean_and_error, outputs_in_units
 from widthwise.labs.tools.classifier import class_parts, cluster_classes, cross_entropy, train_network
-from widthwise.labs.tools.units import ensemble, in_units, outputs_in_units
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special import lanczos

@@ -22,7 +22,7 @@ from widthwise.experiments.sampler import conditional_kernel, forward, network_k
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.infinite_width import GaussianProcess
-from widthwise.labs.base import Claim, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks
 from widthwise.labs.tools.expansion import expand
 from widthwise.labs.tools.mercer_spectra import (
     cosines,
@@ -33,7 +33,6 @@ from widthwise.labs.tools.mercer_spectra import (
     power_eigenvalue,
     sample_subsets,
 )
-from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 

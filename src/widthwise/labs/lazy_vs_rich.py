@@ -17,8 +17,7 @@ from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.predict import trained_kernel
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory

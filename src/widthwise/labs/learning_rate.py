@@ -20,8 +20,7 @@ from widthwise.criticality.learning_rates import equalise
 from widthwise.experiments.layer_passes import features
 from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import style
 from widthwise.results.theory import theory

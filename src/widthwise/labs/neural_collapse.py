@@ -17,9 +17,8 @@ import numpy as np
 import optax
 
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes
+from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks
 from widthwise.labs.tools.classifier import Collapse, collapse, digit_classes, train_network
-from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, style
 

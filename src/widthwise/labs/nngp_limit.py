@@ -19,8 +19,7 @@ from widthwise.experiments.sampler import conditional_kernel, forward, sample_pa
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.gaussian.pair import line_derivative
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory

@@ -21,8 +21,7 @@ from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 

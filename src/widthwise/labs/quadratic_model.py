@@ -22,9 +22,8 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.flows import flow
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, only_ticks
+from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, only_ticks, over_networks
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
-from widthwise.labs.tools.units import over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 

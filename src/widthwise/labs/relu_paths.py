@@ -19,8 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from widthwise.experiments.sampler import forward, sample_parameters, tangent_kernel
-from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance, mean_and_error, over_blocks
-from widthwise.labs.tools.units import over_networks
+from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance, mean_and_error, over_blocks, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.results.theory import theory

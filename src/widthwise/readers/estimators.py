@@ -12,8 +12,8 @@ import numpy as np
 from scipy import linalg, special
 
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
-from widthwise.inference.moment_variables import check_order
 from widthwise.inference.predict import predict
 from widthwise.memory import require_memory
 from widthwise.network import MLP, GradientFlow

@@ -16,7 +16,7 @@ from widthwise.experiments.differentials import move, move_twice
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward, tangent_kernel
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
-from widthwise.inference.moment_variables import check_order
+from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
 from widthwise.network.inputs import check_targets

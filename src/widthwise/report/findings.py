@@ -19,9 +19,8 @@ from widthwise.experiments.measure import measure
 from widthwise.experiments.outputs import descent_paths
 from widthwise.experiments.training.train import train
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.inference.corrections import TRAINING_TENSORS, at_output, require_tensors
+from widthwise.inference.corrections import TRAINING_TENSORS, at_output, check_data, joint_flow, require_tensors
 from widthwise.inference.infinite_width import Spectrum
-from widthwise.inference.moment_variables import check_data, joint_flow
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests

@@ -12,7 +12,7 @@ import xarray as xr
 from widthwise.errors import AccuracyWarning, UnknownName
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
-from widthwise.flow.tensors.rules import RULES
+from widthwise.flow.tensors.tensor_flow import RULES
 from widthwise.network import Network, plain
 from widthwise.network.inputs import check_one_input
 from widthwise.results.labels import label, layer_coordinate

@@ -11,8 +11,7 @@ import xarray as xr
 
 from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.tensors.rules import READS
-from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
+from widthwise.flow.tensors.tensor_flow import READS, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_memory
 from widthwise.network import MLP, Network, check_inputs, check_network, plain
 from widthwise.progress import DelayedProgress

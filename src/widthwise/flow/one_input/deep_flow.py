@@ -35,8 +35,7 @@ from widthwise.flow.one_input.single_expectations import (
     single_moments,
     square_derivative,
 )
-from widthwise.flow.tensors.rules import READS, RULES
-from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
+from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.flow.tensors.tensor_rules import LayerStep, Legs
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
 from widthwise.network import MLP

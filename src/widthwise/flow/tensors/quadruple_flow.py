@@ -23,8 +23,16 @@ import numpy as np
 from widthwise import devices
 from widthwise.devices import by_device
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.flow.tensors.rules import FACES, NEEDS, READS, equal_entries, families_of, fits
-from widthwise.flow.tensors.tensor_flow import COMPILE_FROM, required
+from widthwise.flow.tensors.tensor_flow import (
+    COMPILE_FROM,
+    FACES,
+    NEEDS,
+    READS,
+    equal_entries,
+    families_of,
+    fits,
+    required,
+)
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.accelerated import AcceleratedSeries

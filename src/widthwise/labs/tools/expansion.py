@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from widthwise.experiments.layer_passes import Weights
-from widthwise.labs.tools.units import outputs_in_units
+from widthwise.labs.base import outputs_in_units
 from widthwise.network import MLP
 
 
