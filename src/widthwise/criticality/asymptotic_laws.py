@@ -22,8 +22,7 @@ from widthwise.criticality.moments import origin_derivatives, origin_series
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
-from widthwise.network import MLP
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, check_integer
 from widthwise.tensors import WITHOUT_THETA
 
 

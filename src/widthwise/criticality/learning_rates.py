@@ -15,8 +15,7 @@ from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import MLP, Network, check_inputs, plain
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, Network, check_inputs, check_integer, plain
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from typing import Any
 
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
-from widthwise.network.layers.base import Layer
-from widthwise.network.layers.dense import Dense
-from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network import Dense, Elementwise, Layer
 
 #: ⟨σ^(p)_a σ^(p)_b⟩ of the pair, for an activation and p.
 Expectations = Callable[[Activation, int], Any]

@@ -17,8 +17,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import MLP, GradientFlow, Network, check_inputs, check_network, plain
-from widthwise.network.inputs import check_targets
+from widthwise.network import MLP, GradientFlow, Network, check_inputs, check_network, check_targets, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, WITHOUT_THETA

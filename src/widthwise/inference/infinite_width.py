@@ -24,7 +24,7 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.errors import SingularKernel, UnstableLearningRate
-from widthwise.network.algorithms import GradientDescent, GradientFlow, NewtonStep
+from widthwise.network import GradientDescent, GradientFlow, NewtonStep
 
 #: Eigenvalues below this share of the largest are error of the kernel, which is known to about 1e-13.
 SINGULAR = 1e-12

@@ -29,9 +29,7 @@ from widthwise.inference.corrections import (
     require_tensors,
 )
 from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
-from widthwise.network import MLP, Network, check_inputs, check_network
-from widthwise.network.inputs import check_targets, real_array
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, Network, check_inputs, check_integer, check_network, check_targets, real_array
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 

@@ -43,8 +43,7 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.network import MLP, Network, check_inputs, check_network, plain
-from widthwise.network.inputs import check_targets
+from widthwise.network import MLP, Network, check_inputs, check_network, check_targets, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 

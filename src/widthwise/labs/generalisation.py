@@ -25,8 +25,7 @@ from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.predict import expected_error
 from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error
-from widthwise.network import MLP
-from widthwise.network.algorithms import GradientDescent
+from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import COLOURS, marks, style
 
 SIZES = (32, 64, 128)

@@ -15,7 +15,7 @@ from typing import Any
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.memory import forget_programs
-from widthwise.network.validation import check_integer
+from widthwise.network import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
 

@@ -16,8 +16,7 @@ from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_memory
-from widthwise.network import MLP, GradientFlow
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, GradientFlow, check_integer
 from widthwise.readers.chains import need
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 

@@ -19,8 +19,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import rates
-from widthwise.network import MLP
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, check_integer
 from widthwise.readers.activations import identify
 from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain

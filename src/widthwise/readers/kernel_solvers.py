@@ -26,8 +26,7 @@ from widthwise.errors import AccuracyWarning, UnknownName
 from widthwise.flow.kernels.kernel_flow import diagonal_flow, kernel_flow
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import MLP
-from widthwise.network.mlp import PER_LAYER
+from widthwise.network import MLP, PER_LAYER
 
 #: Rows of a kernel that conjugate gradients hold at once.
 KERNEL_ROWS = 384

@@ -18,9 +18,7 @@ from widthwise.experiments.sampler import forward, tangent_kernel
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs
-from widthwise.network.inputs import check_targets
-from widthwise.network.validation import check_integer
+from widthwise.network import MLP, check_inputs, check_integer, check_targets
 from widthwise.readers.chains import check_fits, need
 from widthwise.readers.jax_models import equinox_chain, flax_chain
 from widthwise.readers.specification import Reading, read_chain

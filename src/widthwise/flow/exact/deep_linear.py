@@ -18,8 +18,7 @@ from widthwise.activations.closed_forms import MonomialForm
 from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
-from widthwise.network import MLP, check_inputs
-from widthwise.network.mlp import PER_LAYER
+from widthwise.network import MLP, PER_LAYER, check_inputs
 
 LINEAR_TENSORS = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
 

@@ -26,10 +26,9 @@ from widthwise.errors import NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
-from widthwise.network import MLP, Network
+from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.network.layered import numbered_blocks
 from widthwise.network.layers.base import Layer, role_fields
-from widthwise.network.mlp import PER_LAYER
 
 #: Layers up to a numbered one, each with its numbers stacked over equal blocks.
 EqualLayers = tuple[Layer, ...]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.inference.infinite_width import Algorithm, duration
-from widthwise.network.algorithms import GradientDescent, NewtonStep
+from widthwise.network import GradientDescent, NewtonStep
 
 #: Terms of the exponential series at a scaled rate below 1/4: the first one dropped is below rounding.
 SERIES = 14

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import linalg, special
 
 from widthwise.errors import InvalidInput
-from widthwise.network.validation import check_integer
+from widthwise.network import check_integer
 
 
 class Mercer(NamedTuple):
