@@ -17,8 +17,7 @@ from widthwise.labs import implicit_bias_diagonal as diagonal
 from widthwise.labs import max_margin as margins
 from widthwise.labs import sgd_fluctuation as sgd
 from widthwise.labs.base import mean_and_error, slope_with_error
-from widthwise.labs.tools.convex import hard_margin, least_absolute_sum, minimise_on_affine
-from widthwise.labs.tools.coverings import (
+from widthwise.labs.entropy_widths import (
     ellipsoid_bits,
     extend,
     greedy_net,
@@ -26,6 +25,8 @@ from widthwise.labs.tools.coverings import (
     lipschitz_net,
     lipschitz_packing,
 )
+from widthwise.labs.implicit_bias_diagonal import least_absolute_sum, minimise_on_affine
+from widthwise.labs.max_margin import hard_margin
 from widthwise.network.algorithms import GradientDescent
 
 

@@ -8,14 +8,15 @@ like n^{−s}. In a Hilbert space maps into R^{32n} and back whose Lipschitz con
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, pdist
 
+from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks, slope_with_error
-from widthwise.labs.tools import coverings
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
@@ -67,17 +68,17 @@ def stable_width(members: np.ndarray, bits: int, seed: int) -> tuple[float, floa
     entropy number lying in [r/2, r]; the product of the constants on the net; the largest distance between one of these
     members and where the two maps lead it.
     """
-    net, radius = coverings.greedy_net(members, 2**bits)
+    net, radius = greedy_net(members, 2**bits)
     random = np.random.default_rng([seed, bits, 4])
     matrix = random.normal(size=(members.shape[1], PER_BIT * bits)) / np.sqrt(PER_BIT * bits)
-    there, back = coverings.lipschitz_constants(members[net], members[net] @ matrix)
+    there, back = lipschitz_constants(members[net], members[net] @ matrix)
     room = np.sqrt(STEEPNESS / (there * back))
     distances = cdist(members, members[net])
     points, codes, found, worst = members[net], members[net] @ matrix, members[net], 0.0
     for index in np.argsort(distances.min(axis=1))[-TRIED:]:
         member, start = members[index], members[net[distances[index].argmin()]]
-        code = coverings.extend(points, codes, there * room, member, member @ matrix)
-        value = coverings.extend(codes, found, back * room, code, start)
+        code = extend(points, codes, there * room, member, member @ matrix)
+        value = extend(codes, found, back * room, code, start)
         points, codes, found = np.vstack([points, member]), np.vstack([codes, code]), np.vstack([found, value])
         worst = max(worst, float(np.linalg.norm(member - value)))
     return radius, there * back, worst
@@ -91,7 +92,7 @@ def nearest_zigzag(values: np.ndarray, bits: int) -> np.ndarray:
     followed = np.zeros_like(values)
     for k in range(1, bits + 1):
         followed[:, k] = followed[:, k - 1] + np.where(values[:, k] > followed[:, k - 1], 1.0, -1.0) / (bits + 1)
-    known = {tuple(row) for row in (coverings.lipschitz_net(bits) * (bits + 1)).round().astype(int)}
+    known = {tuple(row) for row in (lipschitz_net(bits) * (bits + 1)).round().astype(int)}
     if not all(tuple(row) in known for row in (followed * (bits + 1)).round().astype(int)):
         raise AssertionError("a function followed a path that is not in the net")
     return np.abs(values - followed).max(axis=1)
@@ -103,7 +104,7 @@ def _lipschitz_claims(bits: int, seed: int) -> list[Claim]:
     slopes[:2] = [[1.0], [-1.0]]
     exact = 1.0 / (bits + 1)
     covered = nearest_zigzag(np.cumsum(slopes, axis=1) * exact, bits).max()
-    packed = coverings.lipschitz_packing(bits)
+    packed = lipschitz_packing(bits)
     apart = min(cdist(packed[i : i + 1], packed[i + 1 :], "chebyshev").min() for i in range(len(packed) - 1))
     wrong = {"1/n": 1 / bits, "half": exact / 2}
     return [
@@ -118,7 +119,7 @@ def _disc_claims(bits: int, seed: int) -> list[Claim]:
     side = np.arange(-1.0, 1.0 + GRID / 2, GRID)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     grid = np.random.default_rng([seed, bits, 5]).permutation(grid[np.linalg.norm(grid, axis=1) <= 1.0])
-    _, radius = coverings.greedy_net(grid, 2**bits)
+    _, radius = greedy_net(grid, 2**bits)
     bound = 1.0 / (1.0 - 2.0 ** (-bits / 2))
     covering, packing = (radius + GRID) * 2 ** (bits / 2), radius / 2 * 2 ** (bits / 2)
     covers = Claim.exactly("disc: covering radius × 2^(n/2)", 1.0, covering, ROUNDING, "at least")
@@ -129,7 +130,7 @@ def _disc_claims(bits: int, seed: int) -> list[Claim]:
 def _rate_claims() -> tuple[list[Claim], dict[str, Any]]:
     axes, scales, claims, curves = np.arange(1.0, 200_000.0), np.geomspace(1e-2, 2e-4, 12), [], {}
     for decay in DECAYS:
-        both = np.array([coverings.ellipsoid_bits(axes**-decay, r**decay) for r in scales])
+        both = np.array([ellipsoid_bits(axes**-decay, r**decay) for r in scales])
         curves[f"ellipsoid {decay:g}"] = (both, scales**decay)
         for bound, name in zip(both.T, ("least", "most"), strict=True):
             fit = slope_with_error(np.log(bound), decay * np.log(scales))
@@ -176,3 +177,101 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.set(xlabel="n (bits)", xticks=list(outcomes), yscale="log", ylim=(None, 3.0))
     right.set_title(r"error of $32n$ numbers (points); $3\varepsilon_n$ at least (dashes)", fontsize=9)
     right.legend(fontsize=7)
+
+
+def ellipsoid_bits(axes: Any, radius: float) -> tuple[float, float]:
+    """Lower and upper bound on log₂ of the least number of balls of a radius that cover {Σ(x_k/a_k)² ≤ 1} (theory §10).
+
+    Volumes in the coordinates with a_k > ε give Σ log₂(a_k/ε) from below. From above: what lies beyond the coordinates
+    with a_k > ε/√2 is shorter than ε/√2, and these are covered to ε/√2 by balls around a packing, at most
+    Π 4a_k/(ε/√2) of them.
+
+    `axes` are the semi-axes a_k ≥ 0, (dimension,), those that exceed radius/√2 at least; the radius is ε > 0.
+
+    >>> [round(bits, 6) for bits in ellipsoid_bits([1.0, 0.5], 0.25)]
+    [3.0, 8.0]
+    """
+    axes = np.asarray(axes, float)
+    if radius <= 0.0:
+        raise InvalidInput("radius", repr(radius), "a positive number")
+    inner = radius / np.sqrt(2.0)
+    return (float(np.log2(axes[axes > radius] / radius).sum()), float(np.log2(4.0 * axes[axes > inner] / inner).sum()))
+
+
+def lipschitz_net(bits: int) -> np.ndarray:
+    """2^bits functions within 1/(bits + 1) of every f on [0, 1] with |f'| ≤ 1 and f(0) = 0, in the maximum norm.
+
+    Each is 0 on the first of bits + 1 intervals and has slope ±1 on the others. Values at the ends: (2^bits, bits + 1).
+
+    >>> lipschitz_net(1)
+    array([[ 0. , -0.5],
+           [ 0. ,  0.5]])
+    """
+    signs = np.array(list(product((-1.0, 1.0), repeat=bits)))
+    return np.cumsum(np.pad(signs, ((0, 0), (1, 0))), axis=1) / (bits + 1)
+
+
+def lipschitz_packing(bits: int) -> np.ndarray:
+    """2^(bits + 1) functions of the same class, slope ±1 on every interval, any two of them 2/(bits + 1) apart.
+
+    >>> len(lipschitz_packing(2))
+    8
+    """
+    return np.cumsum(np.array(list(product((-1.0, 1.0), repeat=bits + 1))), axis=1) / (bits + 1)
+
+
+def greedy_net(points: Any, count: int) -> tuple[np.ndarray, float]:
+    """Indices of `count` points of a set (points, features), each the farthest from those before it; and r.
+
+    They begin with the first point. They and one more are r apart, and cover the set to r: its entropy number lies
+    between r/2 and r.
+
+    >>> greedy_net([[0.0], [1.0], [2.0], [3.0], [4.0]], 2)
+    (array([0, 4]), 2.0)
+    """
+    points = np.asarray(points, float)
+    chosen, nearest = [0], cdist(points[:1], points)[0]
+    while len(chosen) < count:
+        chosen.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, cdist(points[chosen[-1:]], points)[0])
+    return np.array(chosen), float(nearest.max())
+
+
+def lipschitz_constants(points: Any, images: Any) -> tuple[float, float]:
+    """Lipschitz constants of points → images, (count, features) each, and of its inverse.
+
+    >>> lipschitz_constants([[0.0], [1.0], [2.0]], [[0.0], [3.0], [4.0]])
+    (3.0, 1.0)
+    """
+    ratios = pdist(np.asarray(images, float)) / pdist(np.asarray(points, float))
+    return float(ratios.max()), float(1.0 / ratios.min())
+
+
+def extend(points: Any, images: Any, constant: float, at: Any, guess: Any, rounds: int = 20_000) -> np.ndarray:
+    """A value at one more point that keeps a map's Lipschitz constant; Kirszbraun's theorem says that there is one.
+
+    The value lies in the ball of radius constant × ‖at − points_j‖ about every images_j; the guess is projected on the
+    ball that it is farthest out of until it is within all of them to a relative 1e-9.
+
+    Parameters
+    ----------
+    points, images : (count, features) and (count, other features), the map so far.
+    constant : a Lipschitz constant of the map; the search ends soon when it is not the least one.
+    at : (features,), where to extend it.
+    guess : (other features,), a value to begin with.
+
+    Examples
+    --------
+    >>> extend([[0.0], [2.0]], [[0.0], [1.0]], 1.0, [1.0], [3.0])
+    array([1.])
+    """
+    images, value = np.asarray(images, float), np.asarray(guess, float)
+    radii = constant * np.linalg.norm(np.asarray(points, float) - at, axis=1)
+    for _ in range(rounds):
+        away = value - images
+        lengths = np.linalg.norm(away, axis=1)
+        worst = int((lengths - radii).argmax())
+        if lengths[worst] <= radii[worst] * (1 + 1e-9) + 1e-15:
+            return value
+        value = images[worst] + away[worst] * (radii[worst] / lengths[worst])
+    raise InvalidInput("constant", repr(constant), "a Lipschitz constant of the map, with room to spare")

@@ -8,15 +8,17 @@ approached like α^{2(1−ρ)}, ρ < 1 the size of its dual certificate off the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
+from scipy.linalg import null_space
 from scipy.optimize import linprog
 
+from widthwise.errors import InvalidInput
 from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
-from widthwise.labs.tools.convex import least_absolute_sum, minimise_on_affine
 from widthwise.plots.style import marks, style
 
 SIZES = (20, 40, 60)
@@ -169,3 +171,57 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.set(xlabel=r"scale $\alpha$ of the start", title=f"distance to the {name}")
     left.set_ylabel(r"$\max_i|\beta_i-\beta_i^{\mathrm{limit}}|$")
     left.legend(fontsize=7)
+
+
+def least_absolute_sum(A: Any, y: Any) -> np.ndarray:
+    """argmin Σ|β_i| subject to Aβ = y, by linear programming.
+
+    >>> least_absolute_sum([[1.0, 2.0, 0.0]], [2.0])
+    array([0., 1., 0.])
+    """
+    A = np.asarray(A, float)
+    count = A.shape[1]
+    found = linprog(np.ones(2 * count), A_eq=np.hstack([A, -A]), b_eq=np.asarray(y, float), method="highs")
+    if not found.success:
+        raise InvalidInput("y", "targets that no β reaches", "a vector in the range of A")
+    return found.x[:count] - found.x[count:]
+
+
+def minimise_on_affine(
+    gradient: Callable[[np.ndarray], np.ndarray],
+    curvature: Callable[[np.ndarray], np.ndarray],
+    A: Any,
+    y: Any,
+    start: Any = 0.0,
+) -> np.ndarray:
+    """argmin of a smooth separable convex function subject to Aβ = y, by Newton steps within the solutions.
+
+    β = β_0 + N v, N an orthonormal basis of the null space of A; each step is halved until it no longer
+    overshoots the minimum along it by much; they end where they fall below rounding. Needs derivatives only, which do
+    not cancel near the minimum.
+
+    Parameters
+    ----------
+    gradient, curvature : its first derivatives (features,) and second derivatives (features,), of β (features,).
+    A, y : (equations, features) and (equations,).
+    start : (features,), any vector to begin near to.
+
+    Examples
+    --------
+    >>> minimise_on_affine(lambda b: 2 * b, lambda b: 2 + 0 * b, [[1.0, 1.0]], [1.0]).round(9)
+    array([0.5, 0.5])
+    """
+    A, start = np.asarray(A, float), np.zeros(np.shape(A)[1]) + start
+    beta, N = start + np.linalg.lstsq(A, np.asarray(y, float) - A @ start)[0], null_space(A)
+    for _ in range(500):
+        slope = N.T @ gradient(beta)
+        step = -N @ np.linalg.solve(N.T @ (curvature(beta)[:, None] * N), slope)
+        if np.abs(step).max() <= 1e-13 * np.abs(beta).max():
+            return beta + step
+        length, fall = 1.0, gradient(beta) @ step
+        while gradient(beta + length * step) @ step > -fall / 2:
+            length /= 2
+        beta = beta + length * step
+    raise InvalidInput(
+        "gradient", "one on which 500 Newton steps did not converge", "that of a strictly convex function"
+    )

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
+from scipy.optimize import nnls
 from scipy.special import log_expit, logsumexp
 
+from widthwise.errors import InvalidInput
 from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
-from widthwise.labs.tools.convex import HardMargin, hard_margin
 from widthwise.plots.style import COLOURS, LINES, style
 
 SIZES = (10, 20, 40)
@@ -197,3 +198,40 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     left.legend(fontsize=7)
     right.set(xlabel=r"$\|\theta\|$", ylabel=r"$-\log L/\|\theta\|^2$", title="two ReLU layers: smoothed margin")
     right.legend()
+
+
+@dataclass(frozen=True)
+class HardMargin:
+    """The support-vector machine without bias: w = Σ_i a_i z_i of least norm with z_i·w ≥ 1 for z_i = y_i x_i.
+
+    w (features,); weights a ≥ 0 (points,), positive on support vectors only.
+    """
+
+    w: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def margin(self) -> float:
+        """The largest margin 1/‖w‖ that a unit vector can have."""
+        return float(1.0 / np.linalg.norm(self.w))
+
+
+def hard_margin(Z: Any) -> HardMargin:
+    """Least-norm w with Z w ≥ 1, by non-negative least squares (an active-set method, exact to rounding).
+
+    With r the residual of min ‖(Zᵀ; 1ᵀ)u − (0; 1)‖ over u ≥ 0, w = −r_1..d/r_{d+1} and a = −u/r_{d+1}.
+
+    Z (points, features) holds the inputs multiplied by their labels ±1.
+
+    >>> found = hard_margin([[2.0, 0.0], [0.0, 1.0], [3.0, 3.0]])
+    >>> found.w.round(9), found.weights.round(9)
+    (array([0.5, 1. ]), array([0.25, 1.  , 0.  ]))
+    """
+    Z = np.asarray(Z, float)
+    target = np.append(np.zeros(Z.shape[1]), 1.0)
+    system = np.vstack([Z.T, np.ones(len(Z))])
+    u, distance = nnls(system, target)
+    if distance < 1e-10:
+        raise InvalidInput("Z", "points that no plane through the origin separates", "linearly separable points")
+    residual = system @ u - target
+    return HardMargin(-residual[:-1] / residual[-1], -u / residual[-1])
