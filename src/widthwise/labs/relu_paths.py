@@ -18,19 +18,13 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from widthwise import special
 from widthwise.experiments.sampler import forward, sample_parameters, tangent_kernel
 from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance, mean_and_error, over_blocks, over_networks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.results.theory import theory
-from widthwise.special.learning_rate_limits import chernoff_bound, largest_eigenvalue_bounds
-from widthwise.special.relu_paths import (
-    expected_relu_ntk,
-    log_normal_exponent,
-    relu_derivative_law,
-    relu_ntk_moments,
-    relu_path_moments,
-)
+from widthwise.special.relu_paths import log_normal_exponent
 
 SIZES = (16, 32, 64)
 HIDDEN, FEATURES = 3, 3
@@ -72,16 +66,16 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
         _derivative_powers(name)(net, seed, NETWORKS, blocks=BLOCKS) for name in ("uniform", "gaussian")
     )
     square, fourth = uniform[:, -1].T.reshape(2, BLOCKS, -1)
-    exact, other = relu_path_moments(net, U, UNIFORM_KURTOSIS), relu_path_moments(net, U)
+    exact, other = special.relu_path_moments(net, U, UNIFORM_KURTOSIS), special.relu_path_moments(net, U)
     # averaged over the last layer's weights, given the others
     second = variance * square.mean(axis=1)
     quartic = variance**2 * (3 * square**2 + (UNIFORM_KURTOSIS - 3) * fourth).mean(axis=1)
     G = variance * gaussian[:, -1, 0]
-    law, beta = relu_derivative_law(net, U), log_normal_exponent(net)
+    law, beta = special.relu_derivative_law(net, U), log_normal_exponent(net)
     # the kernel that is exceeded by all but the share TAIL of the networks
     log_quantile: Any = brentq(lambda t: float(law.kernel_cdf(math.exp(t))) - TAIL, -40.0, 5.0)
     quantile = math.exp(log_quantile)
-    shallow = relu_derivative_law(network(net.n).replace(widths=[FEATURES, *[net.n] * (HIDDEN - 1), 1]), U)
+    shallow = special.relu_derivative_law(network(net.n).replace(widths=[FEATURES, *[net.n] * (HIDDEN - 1), 1]), U)
     log_normal = norm.cdf((math.log(quantile / law.variance) + beta / 2) / math.sqrt(beta))
     logs = np.log(G[G > 0.0])
     # the variance of log Ĝ, given that it is not zero
@@ -116,14 +110,14 @@ def _kernel_claims(net: MLP, seed: int) -> tuple[Claim, ...]:
     bare = net.replace(C_b=0.0)
     K = _tangent_kernels(bare, seed + OTHER_SEED, NETWORKS // 2, blocks=BLOCKS)
     unit = 2 * float(X[0] @ X[0]) / FEATURES
-    second = relu_ntk_moments(bare, X[0]).second[-1]
+    second = special.relu_ntk_moments(bare, X[0]).second[-1]
     wide = theory(bare, X, layers="last")["Theta"].values[-1, 0, 1]
     return (
         Claim.mean("E Θ on the diagonal", (HIDDEN + 1) * unit, K[:, 0, 0]).rejects(
             {"2L, a layer dropped": HIDDEN * unit}
         ),
         Claim.mean("E Θ² on the diagonal", second, K[:, 0, 0] ** 2).rejects({"(E Θ)²": ((HIDDEN + 1) * unit) ** 2}),
-        Claim.mean("E Θ off the diagonal", expected_relu_ntk(bare, X)[0, 1], K[:, 0, 1]).rejects(
+        Claim.mean("E Θ off the diagonal", special.expected_relu_ntk(bare, X)[0, 1], K[:, 0, 1]).rejects(
             {"infinite width": wide}
         ),
     )
@@ -144,16 +138,16 @@ def _largest(width: int, seed: int) -> tuple[Claim, ...]:
     C_0 = float(np.linalg.eigvalsh(gram * (math.pi - np.arccos(gram)) / (2 * math.pi))[-1])
     R = float(np.linalg.eigvalsh(gram)[-1]) / width
     largest = np.linalg.eigvalsh(K)[:, -1]
-    bounds = [largest_eigenvalue_bounds(kernel) for kernel in K]
+    bounds = [special.largest_eigenvalue_bounds(kernel) for kernel in K]
     row, frobenius = (float(np.mean([getattr(bound, name) for bound in bounds])) for name in ("row", "frobenius"))
     mean, upper = mean_and_error(largest), over_blocks(lambda block: np.quantile(block, 1 - TAIL), largest, BLOCKS)
     each = float(np.trace(gram)) / (2 * POINTS)
     return (
         Claim("λ_max against the row bound", row, *mean, "at most").rejects({"a mean eigenvalue": each}),
         Claim("λ_max against Frobenius", frobenius, *mean, "at most").rejects({"half of it": frobenius / 2}),
-        Claim("95 % quantile of λ_max, Chernoff", chernoff_bound(C_0, R, POINTS, TAIL), *upper, "at most").rejects(
-            {"C_0, no fluctuation": C_0}
-        ),
+        Claim(
+            "95 % quantile of λ_max, Chernoff", special.chernoff_bound(C_0, R, POINTS, TAIL), *upper, "at most"
+        ).rejects({"C_0, no fluctuation": C_0}),
     )
 
 
