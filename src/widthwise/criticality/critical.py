@@ -239,9 +239,16 @@ def critical_profile(shape: Profile, sigma: Activation | None = None, near: floa
         return _zero(shape, series)
     roots = _curvature_roots(shape)
     good = [K for K in roots if _critical_biases(shape, K) >= -1e-12 * K]
-    if good:
-        return _critical_at(shape, good[0] if near is None else min(good, key=lambda K: abs(math.log(K / near))))
-    raise _no_critical_point(shape, series, roots)
+    if not good:
+        raise _no_critical_point(shape, series, roots)
+    K = good[0] if near is None else min(good, key=lambda K: abs(math.log(K / near)))
+    m = shape.moments(K)
+    C_W = 1.0 / float(m.slope)
+    half, h = 0.5 * C_W * float(m.growth_rate), 0.5 * C_W * float(m.slope_rate)
+    marginal = abs(half) * K < 1e-9
+    side = "neither" if marginal else "above" if half < 0.0 else "below"
+    C_b = max(0.0, K - C_W * float(m.square))
+    return _made(shape, C_b, C_W, K, MARGINAL if marginal else HALF_STABLE, side, {"c_2": half, "h": h})
 
 
 def _curvature_roots(shape: Profile) -> list[float]:
@@ -271,17 +278,6 @@ def _zero(shape: Profile, series: OriginSeries) -> Critical:
         "third": third / -a if s == 1.0 else 0.0,
     }  # fmt: skip
     return _made(shape, 0.0, 1.0 / series.A_2, 0.0, K_ZERO, "above", details)
-
-
-def _critical_at(shape: Profile, K: float) -> Critical:
-    m = shape.moments(K)
-    C_W = 1.0 / float(m.slope)
-    half, h = 0.5 * C_W * float(m.growth_rate), 0.5 * C_W * float(m.slope_rate)
-    details = {"c_2": half, "h": h}
-    marginal = abs(half) * K < 1e-9
-    side = "neither" if marginal else "above" if half < 0.0 else "below"
-    C_b = max(0.0, K - C_W * float(m.square))
-    return _made(shape, C_b, C_W, K, MARGINAL if marginal else HALF_STABLE, side, details)
 
 
 def _made(shape: Profile, C_b, C_W, K, universality, side, details) -> Critical:

@@ -101,7 +101,16 @@ class Profile:
         """Moments at kernels of any shape; K = 0 gives the limit."""
         K = np.asarray(K, float)
         flat = np.ravel(K)
-        self._check(flat)
+        bad = ~np.isfinite(flat) | (flat < 0.0)
+        if bad.any():
+            raise InvalidInput("K", f"{flat[bad][0]:g}", "finite kernels, zero or positive")
+        if self.slopes is None and len(flat) and flat.max() > self.K_max * (1 + 1e-12):
+            raise DivergentMoment(
+                "K",
+                f"{flat.max():.4g} for {self.name}",
+                f"kernels up to {self.K_max:.4g}, where this activation is tabulated",
+                "Its moments diverge beyond, or it oscillates too fast there.",
+            )
         if self.slopes is not None:
             A_2 = 0.5 * (self.slopes[0] ** 2 + self.slopes[1] ** 2)
             one = np.ones_like(K)
@@ -135,18 +144,6 @@ class Profile:
         rate = math.copysign(math.inf, bend) if bend else float(np.mean(second**2 + first * third))
         square = value[0] ** 2 + (K * growth if math.isfinite(growth) else 0.0 * K)
         return np.stack([square, *(np.full(len(K), x) for x in (growth, A_2, rate, math.nan))])
-
-    def _check(self, K: np.ndarray) -> None:
-        bad = ~np.isfinite(K) | (K < 0.0)
-        if bad.any():
-            raise InvalidInput("K", f"{K[bad][0]:g}", "finite kernels, zero or positive")
-        if self.slopes is None and len(K) and K.max() > self.K_max * (1 + 1e-12):
-            raise DivergentMoment(
-                "K",
-                f"{K.max():.4g} for {self.name}",
-                f"kernels up to {self.K_max:.4g}, where this activation is tabulated",
-                "Its moments diverge beyond, or it oscillates too fast there.",
-            )
 
     @cached_property
     def scan(self) -> KernelMoments:

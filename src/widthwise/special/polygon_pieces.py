@@ -141,22 +141,17 @@ def _polygon_pieces(
         part = slice(start, start + most)
         middle = centres(corners[part], sizes[part])
         if len(maps) == 1 and depth + 1 == len(layers):
-            following = _gated_outputs(W, b, maps[0], middle)
+            # outputs of one hidden layer, whose maps (neurons, 3) all polygons share: a matrix product
+            gates = (middle @ maps[0, :, 1:].T + maps[0, :, 0] > 0.0).astype(float)
+            weighted = (W[:, :, None] * maps[0]).transpose(1, 0, 2).reshape(W.shape[1], -1)
+            following = (gates @ weighted).reshape(len(middle), len(W), 3)
+            following[..., 0] += b
         else:
             # W relu of this layer's maps, each neuron open or shut at the middle
             own = maps[owner[part]]
             gates = own[..., 0] + np.einsum("pnk,pk->pn", own[..., 1:], middle) > 0.0
             following = affine_step(W, b, np.where(gates[..., None], own, 0.0))
         yield from _polygon_pieces(layers, depth + 1, corners[part], sizes[part], following, closest)
-
-
-def _gated_outputs(W: np.ndarray, b: np.ndarray, maps: np.ndarray, middle: np.ndarray) -> np.ndarray:
-    """The maps of the outputs of one hidden layer, whose maps (neurons, 3) all polygons share: a matrix product."""
-    gates = (middle @ maps[:, 1:].T + maps[:, 0] > 0.0).astype(float)
-    weighted = (W[:, :, None] * maps).transpose(1, 0, 2).reshape(W.shape[1], -1)
-    following = (gates @ weighted).reshape(len(middle), len(W), 3)
-    following[..., 0] += b
-    return following
 
 
 def _subdivided(corners: np.ndarray, sizes: np.ndarray, maps: np.ndarray, closest: float):

@@ -126,7 +126,12 @@ def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
     sum over d is a convolution, done by Fourier transform, and the one over i a product of two rows.
     """
     rows, size = u.shape
-    lowest, kernels = _rises(size, h)
+    # spline(log(1 + e^(−dh))/h − τ) for every τ from the least on, and every d
+    rise = np.log1p(np.exp(-h * np.arange(size))) / h
+    cell = np.floor(rise).astype(np.int64)
+    lowest = int(cell[-1]) - HALF + 1
+    kernels = np.zeros((int(cell[0]) + HALF - lowest + 1, size))
+    kernels[cell - lowest + np.arange(1 - HALF, HALF + 1)[:, None], np.arange(size)] = taps(rise - cell)
     length = next_fast_len(2 * size, real=True)
     result = np.zeros((rows, size + lowest + len(kernels) - 1 + LATTICE_MARGIN))
     same = u is v
@@ -144,16 +149,6 @@ def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
         else:
             result[:, : size + tau] += terms[:, -tau:]
     return prefilter(result)
-
-
-def _rises(size: int, h: float) -> tuple[int, np.ndarray]:
-    """The least τ, and spline(log(1 + e^(−dh))/h − τ) for every τ and d (τ, d)."""
-    rise = np.log1p(np.exp(-h * np.arange(size))) / h
-    cell = np.floor(rise).astype(np.int64)
-    lowest = int(cell[-1]) - HALF + 1
-    kernels = np.zeros((int(cell[0]) + HALF - lowest + 1, size))
-    kernels[cell - lowest + np.arange(1 - HALF, HALF + 1)[:, None], np.arange(size)] = taps(rise - cell)
-    return lowest, kernels
 
 
 def trim(weights: np.ndarray, first: int, resolution: Resolution = FINE) -> tuple[np.ndarray, int]:

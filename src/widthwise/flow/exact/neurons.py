@@ -81,11 +81,6 @@ class Neuron:
         """⟨Y⟩, or one where Y is zero for certain."""
         return np.where(self.mean > 0.0, self.mean, 1.0)
 
-    def laplace(self, rates: np.ndarray) -> np.ndarray:
-        """⟨exp(−rate Y/⟨Y⟩)⟩ (kernels, rates)."""
-        scaled = self.y / self.scale[:, None]
-        return np.stack([(self.weights * np.exp(-rate * scaled)).sum(axis=1) for rate in rates], axis=1)
-
 
 @lru_cache(maxsize=64)
 def _zeros(activation: Activation, radius: float) -> list[float]:

@@ -196,4 +196,6 @@ def _defect(rows: LatticeRows, neuron: Neuron, n: int) -> float:
     """Largest difference between E e^(−rate m/⟨m⟩) from the rows and ⟨e^(−rate Y/(n⟨Y⟩))⟩^n."""
     s = np.exp(rows.h * (rows.first + np.arange(rows.weights.shape[1]))) / n
     read = np.stack([rows.weights @ np.exp(-rate * s) for rate in LAPLACE_RATES], axis=1) + rows.silent[:, None]
-    return float(np.abs(read - neuron.laplace(LAPLACE_RATES / n) ** n).max())
+    scaled = neuron.y / neuron.scale[:, None]
+    exact = np.stack([(neuron.weights * np.exp(-rate * scaled)).sum(axis=1) for rate in LAPLACE_RATES / n], axis=1)
+    return float(np.abs(read - exact**n).max())

@@ -210,7 +210,13 @@ def _one_kinked_plane(activation: Activation, types, placed, degrees: int, scale
     needed = sorted({order for pair in types for order in pair})
     edges_z = intervals(activation, tuple(needed), REACH * max(scale, abs(slope) + spread))
     fixed = np.linspace(-REACH, REACH, 13)  # sixteen nodes on each resolve degrees up to about 64
-    u, weight = panel_nodes(_outer_panels(activation, edges_z, scale, slope, spread, fixed))
+    # edges in u_1: those of σ(z_a), the image of those of σ(z_b), and panels closing in on the image of its kinks
+    steep = 1.0 if slope == 0.0 else slope
+    edges = row_edges([Source(edges_z, np.zeros(1), np.array([image])) for image in (scale, steep)], fixed)[0]
+    blur = max(spread / abs(steep), 1e-12)
+    steps = blur * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(8.0 / min(blur, 4.0)))) + 1))
+    near = [kink / steep + np.concatenate([-steps, steps]) for kink in activation.kinks]
+    u, weight = panel_nodes(np.sort(np.clip(np.concatenate([edges, *near]), -REACH, REACH)))
     at_a = {order: evaluate(activation, order, scale * u) for order in needed}
     v, inner = panel_nodes(row_edges([Source(edges_z, slope * u, np.full(len(u), spread))], fixed))
     z = slope * u[:, None] + spread * v
@@ -227,13 +233,3 @@ def _one_kinked_plane(activation: Activation, types, placed, degrees: int, scale
     two = np.array([[moment(orders[:count], orders[count:]) for orders in placed] for count in (3, 2, 1)])
     one = np.array([np.sum(weight * _product_of(at_a, orders)) for orders in placed])
     return coefficients, norm, two, one
-
-
-def _outer_panels(activation: Activation, edges_z, scale: float, slope: float, spread: float, fixed) -> np.ndarray:
-    """Edges in u_1: those of σ(z_a), the image of those of σ(z_b), and panels closing in on the image of its kinks."""
-    steep = 1.0 if slope == 0.0 else slope
-    edges = row_edges([Source(edges_z, np.zeros(1), np.array([image])) for image in (scale, steep)], fixed)[0]
-    blur = max(spread / abs(steep), 1e-12)
-    steps = blur * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(8.0 / min(blur, 4.0)))) + 1))
-    near = [kink / steep + np.concatenate([-steps, steps]) for kink in activation.kinks]
-    return np.sort(np.clip(np.concatenate([edges, *near]), -REACH, REACH))
