@@ -122,33 +122,26 @@ def _by_kernels(net: MLP, layers: list[Weights]) -> tuple[jax.Array, jax.Array]:
 def experiment(width: int, seed: int) -> Outcome:
     flowed = jax.tree.map(np.asarray, _model(network(width), seed))
     remainders = [_real(network(n), seed, NETWORKS) for n in (16 * width, 64 * width)]
-    claims = (*_order_claims(flowed), *_slope_claims(flowed), *_width_powers(*remainders))
+    claims = (*_model_claims(flowed), *_width_powers(*remainders))
     curves = {"real": [np.sqrt((r**2).mean(axis=0)) for r in remainders]}
     return Outcome(claims, curves | {"model": np.stack([flowed[name] for name in ("free", "on span", "both")])})
 
 
-def _order_claims(found: dict[str, np.ndarray]) -> list[Claim]:
-    """Orders in ε of what is left over."""
+def _model_claims(found: dict[str, np.ndarray]) -> list[Claim]:
+    """Orders in ε of what is left over; slopes at ε = 0 of the output at the test input and of the evolving kernel."""
 
     def order(what: str, name: str, expected: float, wrong: dict[str, float]) -> Claim:
-        slope = np.polyfit(np.log(EPSILON), np.log(found[name]), 1)[0]
-        return Claim.exactly(what, expected, slope, ORDER_TOLERANCE).rejects(wrong)
-
-    return [
-        order("order in ε of θ − θ^F", "free", 1.0, {"no interaction: ε²": 2.0}),
-        order("order in ε of θ − θ^F − εθ^I", "both", 2.0, {"θ^I without the part off the span: ε": 1.0}),
-        order("order in ε, on the span, with shifted labels", "shifted", 2.0, {"labels not shifted: ε": 1.0}),
-    ]
-
-
-def _slope_claims(found: dict[str, np.ndarray]) -> list[Claim]:
-    """Slopes at ε = 0 of the output at the test input and of the evolving kernel."""
+        power = np.polyfit(np.log(EPSILON), np.log(found[name]), 1)[0]
+        return Claim.exactly(what, expected, power, ORDER_TOLERANCE).rejects(wrong)
 
     def slope(what: str, name: str, wrong: str) -> Claim:
         measured, right, other = found[name]
         return Claim.exactly(what, right, measured, TOLERANCE * max(abs(right), abs(other))).rejects({wrong: other})
 
     return [
+        order("order in ε of θ − θ^F", "free", 1.0, {"no interaction: ε²": 2.0}),
+        order("order in ε of θ − θ^F − εθ^I", "both", 2.0, {"θ^I without the part off the span: ε": 1.0}),
+        order("order in ε, on the span, with shifted labels", "shifted", 2.0, {"labels not shifted: ε": 1.0}),
         slope("dz/dε at the test input", "output", "on the span alone, as a Newton step"),
         slope("dΘ/dε early in training", "kernel", "as after training"),
     ]
