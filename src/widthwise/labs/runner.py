@@ -139,7 +139,7 @@ def get_lab(name: str) -> Lab:
     if name not in LABS:
         raise UnknownName.of("lab", name, LABS)
     file = import_module(f"widthwise.labs.{name.replace('-', '_')}")
-    title, _, statement = file.__doc__.partition("\n\n")
+    title, _, statement = (file.__doc__ or "").partition("\n\n")
     quick = getattr(file, "QUICK_SIZES", file.SIZES[:2])
     return Lab(name, title, " ".join(statement.split()), file.experiment, file.SIZES, quick, file.draw)
 

@@ -119,7 +119,7 @@ def _plane_of(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sides = np.roll(outline, -1, axis=0) - outline
     following = np.roll(sides, -1, axis=0)
     turns = sides[:, 0] * following[:, 1] - sides[:, 1] * following[:, 0]
-    angles = np.arctan2(sides[:, 1], sides[:, 0])
+    angles: np.ndarray = np.arctan2(sides[:, 1], sides[:, 0])
     around = (np.diff(np.append(angles, angles[0])) + np.pi) % (2 * np.pi) - np.pi
     winding = round(float(np.sum(around)) / (2 * np.pi))
     if not (np.all(turns > 0.0) or np.all(turns < 0.0)) or abs(winding) != 1:
