@@ -65,6 +65,7 @@ class TestReference:
 def evaluate_polynomial(polynomial, result, values):
     """A polynomial at given values: z[I, a], H[I, J, a, b], dH[I, J, K, a, b, c], and so on.
 
+    >>> from widthwise.inference.trained.cumulants import monomial
     >>> square = monomial(np.ones(2), "a", ("z", "I", "a"), ("z", "I", "a"))
     >>> evaluate_polynomial([square], "Ia", {"z": np.array([[1.0, 3.0]])}).tolist()
     [[1.0, 9.0]]
