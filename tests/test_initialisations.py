@@ -17,7 +17,7 @@ from widthwise.experiments.initialisations import INITIALISATIONS, nonzero_entri
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.training.control import guide
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import estimates
+from widthwise.experiments.training.train import estimates
 from widthwise.network.algorithms import GradientDescent
 
 NAMES = tuple(INITIALISATIONS)

@@ -10,15 +10,14 @@ from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, sta
 
 import widthwise as ww
 from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.network_sums import merged
 from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tally import merged
 from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
+from widthwise.experiments.training.control import linearised
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.flows import flow, phi
-from widthwise.experiments.training.linearised import linearised
-from widthwise.experiments.training.moments import estimates
-from widthwise.experiments.training.newton import newton_step
+from widthwise.experiments.training.flows import flow, newton_step, phi
+from widthwise.experiments.training.train import estimates
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 

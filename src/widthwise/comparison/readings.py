@@ -9,9 +9,8 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.symmetries import distinct_entries
 from widthwise.network import widths_from_json
-from widthwise.tensors import TENSORS
+from widthwise.tensors import TENSORS, distinct_entries
 
 Measurement = xr.Dataset | tuple[xr.Dataset, xr.Dataset]
 

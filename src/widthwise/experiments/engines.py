@@ -12,7 +12,7 @@ import operator
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 
 Task = Callable[[Any], Any]
-Run = Callable[[Task, Sequence[Any]], Iterator[Any]]
+Run = Callable[[Task, Sequence[Any]], Generator[Any]]
 
 #: Chunks handed out ahead of the one that is waited for, for each worker.
 AHEAD = 3
 #: Processes may die this many times before any further chunk is done.
 BROKEN_POOLS = 3
+#: Seconds to wait for a Dask scheduler, and for its first worker.
+CLUSTER_PATIENCE = 10.0
 
 
-def run_chunks(
-    task: Task, chunks: Iterable[Any], engine: Any = None, on_result: Callable[[Any, Any], None] | None = None
-) -> Iterator[Any]:
+def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generator[Any]:
     """Results of `task(chunk)`, in the order of the chunks whichever is done first.
 
     Parameters
@@ -43,7 +43,6 @@ def run_chunks(
     chunks : for instance (start, stop) ranges of networks.
     engine : None or "local" for this process; a number of processes, or "processes:4"; for Dask the address of a
         scheduler, "tcp://host:port", or a `distributed.Client`.
-    on_result : called with (chunk, result) before each result is yielded.
 
     The engine is checked at once; work starts with the first result that is asked for. A worker that dies is
     replaced and its chunks are computed again. Ctrl-C cancels what is left, closes the engine and raises
@@ -54,15 +53,7 @@ def run_chunks(
     >>> list(run_chunks(sum, [(0, 3), (3, 5)]))
     [3, 8]
     """
-    chunks = list(chunks)
-    return _deliver(select(engine)(task, chunks), chunks, on_result)
-
-
-def _deliver(results: Iterator[Any], chunks: list[Any], on_result: Callable[[Any, Any], None] | None) -> Iterator[Any]:
-    for chunk, result in zip(chunks, results, strict=True):
-        if on_result is not None:
-            on_result(chunk, result)
-        yield result
+    return select(engine)(task, list(chunks))
 
 
 def select(engine: Any) -> Run:
@@ -76,13 +67,9 @@ def select(engine: Any) -> Run:
     if isinstance(engine, str) and engine.startswith("processes:"):
         return partial(_in_processes, workers=_workers(engine, engine.removeprefix("processes:")))
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
-        from widthwise.experiments.engine_dask import connect
-
-        return connect(engine)
+        return _connect(engine)
     if type(engine).__module__.partition(".")[0] == "distributed":
-        from widthwise.experiments.engine_dask import use
-
-        return use(engine)
+        return _use(engine)
     return partial(_in_processes, workers=_workers(engine, engine))
 
 
@@ -101,19 +88,19 @@ def _workers(engine: Any, count: Any) -> int:
     return number
 
 
-def _here(task: Task, chunks: Sequence[Any]) -> Iterator[Any]:
+def _here(task: Task, chunks: Sequence[Any]) -> Generator[Any]:
     for chunk in chunks:
         yield task(chunk)
 
 
-def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Iterator[Any]:
+def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[Any]:
     """Fresh processes, not copies of this one: the threads of jax do not survive a fork."""
-    shipped, done, broken = Shipped.of(task, pickle.Pickler), 0, 0
+    shipped, done, broken = _Shipped.of(task, pickle.Pickler), 0, 0
     while done < len(chunks):
         count = min(workers, len(chunks) - done)
         pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_leave_interrupts)
         try:
-            for result in in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
+            for result in _in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
                 done, broken = done + 1, 0
                 yield result
         except BrokenProcessPool as error:
@@ -135,7 +122,77 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Callable[[], int]) -> Iterator[Any]:
+def _connect(address: str) -> Run:
+    """The engine of the scheduler at an address; the connection is closed with the run."""
+    distributed = _distributed()
+    start = f"`dask scheduler --port PORT` starts one, and `dask worker {address}` on each machine a worker."
+    try:
+        client = distributed.Client(address, timeout=CLUSTER_PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InvalidInput(
+            "engine",
+            f"{address!r}, where no Dask scheduler answered within {CLUSTER_PATIENCE:g} s ({reason})",
+            "the address of a running scheduler",
+            start,
+        ) from error
+    try:
+        return partial(_on_cluster, client=_with_workers(client), close=True)
+    except InvalidInput:
+        client.close()
+        raise
+
+
+def _use(client: Any) -> Run:
+    """The engine of a `distributed.Client`, which stays open."""
+    if not isinstance(client, _distributed().Client) or client.asynchronous:
+        raise InvalidInput("engine", type(client).__name__, "a distributed.Client that is not asynchronous")
+    return partial(_on_cluster, client=_with_workers(client), close=False)
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise InvalidInput(
+            "engine",
+            "a Dask cluster, but the package `distributed` is not installed",
+            "dask and distributed, here and on the workers",
+            "pip install 'widthwise[distributed]', or use a number of processes such as engine=4.",
+        ) from error
+    return distributed
+
+
+def _with_workers(client: Any) -> Any:
+    try:
+        client.wait_for_workers(1, timeout=CLUSTER_PATIENCE)
+    except TimeoutError as error:
+        address = client.scheduler.address
+        raise InvalidInput(
+            "engine",
+            f"the scheduler at {address}, which had no worker within {CLUSTER_PATIENCE:g} s",
+            "a scheduler with workers",
+            f"`dask worker {address}` starts one.",
+        ) from error
+    return client
+
+
+def _on_cluster(task: Task, chunks: Sequence[Any], client: Any, close: bool) -> Generator[Any]:
+    """Chunks of a worker that dies are given to others by the scheduler."""
+    import cloudpickle
+
+    shipped = _Shipped.of(task, cloudpickle.Pickler)
+    try:
+        # a pure function would be looked up among earlier results, and an impure one is computed when asked
+        yield from _in_order(
+            partial(client.submit, shipped, pure=False), chunks, lambda: AHEAD * max(1, sum(client.nthreads().values()))
+        )
+    finally:
+        if close:
+            client.close()
+
+
+def _in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Callable[[], int]) -> Generator[Any]:
     """Results in the order of the chunks, with a limited number of them under way or waiting to be read."""
     waiting: deque[Future] = deque()
     try:
@@ -151,13 +208,13 @@ def in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Call
 
 
 @dataclass(frozen=True)
-class Shipped:
+class _Shipped:
     """A task as bytes. A worker unpacks it once, so that what jax has compiled for it is found again."""
 
     data: bytes
 
     @classmethod
-    def of(cls, task: Task, pickler: type[Any]) -> Shipped:
+    def of(cls, task: Task, pickler: type[Any]) -> _Shipped:
         buffer = io.BytesIO()
         try:
             _by_name(pickler)(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(task)

@@ -163,3 +163,8 @@ def numbered_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
     """Layers cut behind each numbered one."""
     ends = [0, *(position + 1 for position, layer in enumerate(layers) if layer.numbered)]
     return [tuple(layers[start:stop]) for start, stop in pairwise(ends)]
+
+
+def parameter_count(net: Network) -> int:
+    """How many parameters a network of dense layers has."""
+    return sum(a * b + b for a, b in pairwise(net.widths))

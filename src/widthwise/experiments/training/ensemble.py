@@ -10,18 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.devices import by_device
+from widthwise.devices import by_device, power_of_two
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
-from widthwise.experiments.network_sums import Chunk, Sums, chunks_of, went_wrong
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
+from widthwise.experiments.tally import Chunk, Sums, Tally, chunks_of, finite_networks, went_wrong
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.flows import Trained, flow
-from widthwise.experiments.training.moments import sums_of
-from widthwise.experiments.training.newton import newton_step
+from widthwise.experiments.training.flows import Trained, flow, newton_step
 from widthwise.network import Network
 from widthwise.network.algorithms import GradientFlow, NewtonStep
+from widthwise.network.layered import parameter_count
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
 _ORDER_KEY = 0x5EED_0002
@@ -90,13 +89,12 @@ class Ensemble:
 
 def fitting_batch(net: Network, inputs: int, tests: int) -> int:
     """How many networks are trained side by side: a power of two that suits the caches or the accelerator's memory."""
-    parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
-    outputs, neurons = net.widths[-1], sum(net.widths[1:])
+    parameters, outputs, neurons = parameter_count(net), net.widths[-1], sum(net.widths[1:])
     held = 16 * parameters + 8 * neurons * inputs * outputs + 6 * (outputs * inputs) ** 2 + 8 * (outputs * tests) ** 2
     if is_quiet(net, inputs):
         held += 16 * neurons * inputs**2 + inputs**4
     room, most = by_device(ROOM)
-    return int(np.clip(2 ** np.floor(np.log2(max(room / held, 1.0))), 1, most))
+    return power_of_two(room / held, 1, most)
 
 
 def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any]) -> Trained:
@@ -130,15 +128,11 @@ def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
         lambda value: np.asarray(value)[: len(indices)],
         _train(on_device(what.net), what.algorithm, how, layers, keys, what.X, what.y, what.known),
     )
-    finite = np.all([_finite_networks(rows) for rows in jax.tree.leaves(seen)], axis=0)
-    estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
-    found = sums_of(indices[finite], estimates, plain, controls)
-    found["steps"] = np.array(float(steps.sum()))
+    finite, tally = finite_networks(seen), Tally(what.net.n)
+    controlled, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
+    tally.add(indices[finite], controlled, controls, {f"plain_{name}": rows for name, rows in plain.items()})
+    found = tally.sums | {"steps": np.array(float(steps.sum()))}
     return found | went_wrong("unconverged", indices, finite & ~converged) | went_wrong("nonfinite", indices, ~finite)
-
-
-def _finite_networks(rows: np.ndarray) -> Any:
-    return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
 
 
 @partial(jax.jit, static_argnums=1)

@@ -15,9 +15,8 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.network_sums import Sums
+from widthwise.experiments.tally import BLOCKS, Estimate, Sums, jackknife, leaving_one_out, mean_replicates
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.moments import TRAINING_BLOCKS, estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
@@ -152,6 +151,21 @@ def _again(ensemble: Ensemble) -> str:
     return f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
 
 
+def estimates(sums: Sums) -> dict[str, Estimate]:
+    """mean, cov, kernel and change with standard errors, and the same without control variates as `plain_mean`, ….
+
+    Regression on the controls, numbers of mean zero, starts when there are enough networks for it.
+    """
+    values = mean_replicates(sums)
+    counts = leaving_one_out(sums["counts"][sums["counts"] > 0])
+    free = (counts / (counts - 1.0))[:, None, None, None, None]
+    for kind in ("", "plain_"):
+        first, second = values.pop(f"{kind}first"), values.pop(f"{kind}second")
+        values[f"{kind}mean"] = first
+        values[f"{kind}cov"] = free * (second - np.einsum("rix,rjy->rixjy", first, first))
+    return {name: jackknife(value) for name, value in values.items()}
+
+
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
     found = estimates(sums)
     variables = {}
@@ -209,5 +223,5 @@ def _require_room_for_covariances(net: Network, tests: int) -> None:
     """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
     entries = (net.widths[-1] * tests) ** 2
     require_memory(
-        8 * 2 * 8 * TRAINING_BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
+        8 * 2 * 8 * BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
     )
