@@ -24,9 +24,8 @@ from widthwise.criticality.kernel_fixed_points import non_negative
 from widthwise.criticality.learning_rates import checked_rows
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.network import MLP
-from widthwise.network.inputs import check_one_input
 from widthwise.network.mlp import PER_LAYER
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_one_input
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0

@@ -13,7 +13,7 @@ from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network.inputs import real_array
+from widthwise.network.validation import real_array
 
 PHASE_NAMES = ("ordered", "critical", "chaotic", "divergent")
 _GRID_ROWS_AT_ONCE = 4096

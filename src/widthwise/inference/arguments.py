@@ -9,7 +9,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.inference.training_kernel import Algorithm
 from widthwise.network import GradientFlow, Network, check_inputs, check_network, plain
-from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_targets
 
 
 def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -20,8 +20,7 @@ from widthwise.inference.corrections import PRIOR_TENSORS, at_output, require_te
 from widthwise.inference.gaussian_process import GaussianProcess, posterior_corrections
 from widthwise.inference.moment_variables import expansion, joint_flow, moment_variables, per_output
 from widthwise.network import MLP, Network, check_inputs, check_network
-from widthwise.network.inputs import check_targets, real_array
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_targets, real_array
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 

@@ -37,7 +37,7 @@ from widthwise.inference.trained.trained_moments import (
 )
 from widthwise.inference.training_kernel import Algorithm, KernelBlocks, Spectrum
 from widthwise.network import MLP, Network, check_inputs, check_network, plain
-from widthwise.network.inputs import check_targets
+from widthwise.network.validation import check_targets
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 

@@ -1,13 +1,12 @@
 """Networks made of layers, their hyperparameters, the conventions people know them by, and training algorithms."""
 
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.inputs import check_inputs
 from widthwise.network.layered import Network, check_network
 from widthwise.network.layers.base import Layer, layer_kind, number, width
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
-from widthwise.network.mlp import MLP, plain, simplified
-from widthwise.network.reading import network_from_dict, network_from_json, widths_from_json
+from widthwise.network.mlp import MLP, network_from_dict, network_from_json, plain, simplified, widths_from_json
+from widthwise.network.validation import check_inputs
 
 __all__ = [
     "MLP",

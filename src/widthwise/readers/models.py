@@ -19,8 +19,7 @@ from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.inference.arguments import check_order
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs
-from widthwise.network.inputs import check_targets
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_targets
 from widthwise.readers.chains import check_fits
 from widthwise.readers.jax_models import equinox_chain, flax_chain
 from widthwise.readers.packages import need

@@ -14,7 +14,7 @@ from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.rules import RULES
 from widthwise.network import Network, plain
-from widthwise.network.inputs import check_one_input
+from widthwise.network.validation import check_one_input
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.results.theory import NOTABLE_ERROR, names_in_order
 from widthwise.tensors import MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA

@@ -15,6 +15,7 @@ from widthwise.flow.tensors.rules import READS
 from widthwise.flow.tensors.tensor_flow import check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_memory
 from widthwise.network import MLP, Network, check_inputs, check_network, plain
+from widthwise.network.validation import check_real
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import FOURS, KERNELS, TENSORS, dimensions
@@ -71,7 +72,10 @@ def theory(
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
     if layers not in ("all", "last"):
         raise UnknownName.of("layers", layers, ("all", "last"))
-    X, number, tolerance = check_inputs(X, net.widths[0]), _number_type(dtype), _check_accuracy(tolerance)
+    X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
+    accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
+    remedy = "Leave it at its default of 1e-9 unless time matters."
+    tolerance = check_real("tolerance", tolerance, accuracy, remedy, least=_FINEST, largest=1e-2)
     if order == 0:
         names, missing = KERNELS if tensors is None else names_in_order(tensors, KERNELS), ""
     else:
@@ -176,21 +180,6 @@ def _names_that_exist(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
         except NotDifferentiable as error:
             reason = reason or str(error)
     return tuple(found), reason
-
-
-def _check_accuracy(tolerance: Any) -> float:
-    try:
-        value = float(tolerance)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not _FINEST <= value <= 1e-2:
-        raise InvalidInput(
-            "tolerance",
-            repr(tolerance),
-            f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01",
-            "Leave it at its default of 1e-9 unless time matters.",
-        )
-    return value
 
 
 def _require_tensor_room(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> None:

@@ -23,7 +23,7 @@ from scipy.special import gammaln, wrightomega
 from widthwise.errors import InvalidInput, SingularKernel
 from widthwise.flow.exact.deep_linear import check_linear
 from widthwise.network import MLP, check_inputs
-from widthwise.network.inputs import check_targets, real_array
+from widthwise.network.validation import check_targets, real_array
 from widthwise.special.linear_products import ProductLaw, log_meijer, product_law
 
 #: Inputs count as linearly dependent when one is that close to the span of the others.

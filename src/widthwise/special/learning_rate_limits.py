@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from widthwise.errors import InvalidInput
-from widthwise.network.inputs import real_array
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, real_array
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.memory import require_memory
 from widthwise.network import MLP
-from widthwise.network.inputs import check_one_input, real_array
-from widthwise.network.validation import check_integer, check_widths
+from widthwise.network.validation import check_integer, check_one_input, check_widths, real_array
 
 #: Breakpoints closer than this, in units of the segment, are one.
 CLOSEST_KINKS = 1e-13

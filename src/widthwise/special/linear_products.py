@@ -24,8 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, loggamma, polygamma
 
 from widthwise.errors import AccuracyWarning, InvalidInput, MissingPackage
-from widthwise.network.inputs import real_array
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, real_array
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
-from widthwise.network.inputs import check_inputs
+from widthwise.network.validation import check_inputs
 from widthwise.special.linear_pieces import LayerWeights, affine_step, check_layers
 
 #: Lines closer to a corner than this, in units of the polygon's extent, pass through it.

@@ -21,8 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.fft import dct
 
 from widthwise.errors import InvalidInput
-from widthwise.network.inputs import real_array
-from widthwise.network.validation import check_integer, check_widths
+from widthwise.network.validation import check_integer, check_widths, real_array
 
 #: The root is followed from far above the real axis to it in this many steps, with some Newton iterations at each.
 _STEPS, _NEWTON = 160, 6

@@ -23,8 +23,7 @@ from widthwise.flow.exact import ExactLaw, exact_law
 from widthwise.flow.exact.deep_linear import MomentStep, first_moments
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.network import MLP, check_inputs
-from widthwise.network.inputs import check_one_input
-from widthwise.network.validation import check_integer, check_per_layer
+from widthwise.network.validation import check_integer, check_one_input, check_per_layer
 from widthwise.results.theory import theory
 
 

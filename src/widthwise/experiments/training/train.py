@@ -20,8 +20,7 @@ from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.inputs import check_targets
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import LEAST, check_integer, check_real, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
 
 TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
@@ -91,7 +90,7 @@ def train(
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
     _require_room_for_covariances(net, len(X_test))
-    tolerance = _check_tolerance(tolerance)
+    tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
     ensemble = Ensemble.of(
@@ -114,7 +113,8 @@ def train(
 
 def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
     """Counts of networks that went wrong, with their indices, and warnings where there are any."""
-    used, again = int(sums["counts"].sum()), _again(ensemble)
+    used = int(sums["counts"].sum())
+    again = f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
     found: dict[str, Any] = {"networks": used}
     for name in ("unconverged", "nonfinite"):
         found[name] = int(sums[name])
@@ -145,10 +145,6 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
             stacklevel=3,
         )
     return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
-
-
-def _again(ensemble: Ensemble) -> str:
-    return f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
 
 
 def estimates(sums: Sums) -> dict[str, Estimate]:
@@ -207,16 +203,6 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     if size is not None and size > inputs:
         raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
     return algorithm
-
-
-def _check_tolerance(tolerance: Any) -> float:
-    try:
-        value = float(tolerance)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise InvalidInput("tolerance", repr(tolerance), "a finite positive number")
-    return value
 
 
 def _require_room_for_covariances(net: Network, tests: int) -> None:

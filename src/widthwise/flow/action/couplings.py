@@ -29,8 +29,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs, plain
-from widthwise.network.inputs import real_array
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, real_array
 
 #: Least eigenvalue of the correlations of K below which the inputs count as dependent.
 DEPENDENT = 1e-12

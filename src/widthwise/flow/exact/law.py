@@ -17,7 +17,7 @@ from widthwise.flow.exact.neurons import slopes_of
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP
-from widthwise.network.inputs import check_one_input, real_array
+from widthwise.network.validation import check_one_input, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
 _NODE_BLOCK = 1 << 22

@@ -10,7 +10,6 @@ and its meaning stands in three places: here, its specification; `gaussian.kerne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
@@ -19,7 +18,7 @@ import jax
 
 from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_real
 
 #: Kinds by the name that stands in text forms.
 KINDS: dict[str, type[Layer]] = {}
@@ -136,15 +135,10 @@ def check_number(name: str, value: Any) -> float:
     """A finite non-negative number, or one that jax traces."""
     if isinstance(value, jax.core.Tracer):  # pyright: ignore[reportAttributeAccessIssue]
         return value  # pyright: ignore[reportReturnType]
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        result = float(value)
-    except (TypeError, ValueError):
-        result = math.nan
-    if not 0.0 <= result < math.inf:
-        raise InvalidInput(name, repr(value), "a finite non-negative number")
-    return result
+    expected = "a finite non-negative number"
+    if isinstance(value, bool | str):
+        raise InvalidInput(name, repr(value), expected)
+    return check_real(name, value, expected)
 
 
 def layer_from(data: Any, activations: Mapping[str, Any]) -> Any:
