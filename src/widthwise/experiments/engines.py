@@ -98,7 +98,9 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
     shipped, done, broken = _Shipped.of(task, pickle.Pickler), 0, 0
     while done < len(chunks):
         count = min(workers, len(chunks) - done)
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_leave_interrupts)
+        # Ctrl-C is for the main process alone, which then ends the others in order
+        deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), *deaf)
         try:
             for result in _in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
                 done, broken = done + 1, 0
@@ -115,11 +117,6 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
                 ) from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the main process alone, which then ends this one in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connect(address: str) -> Run:

@@ -58,14 +58,9 @@ def merged(one: Sums | None, other: Sums) -> Sums:
     """Sums over both sets of networks, neither of which is changed: an interrupt in the middle does no harm."""
     if one is None:
         return other
-    names = [*one, *(name for name in other if name not in one)]
-    return {name: _both(name, one, other) if name in one and name in other else (one | other)[name] for name in names}
-
-
-def _both(name: str, one: Sums, other: Sums) -> np.ndarray:
-    if name.endswith("_indices"):
-        return np.concatenate([one[name], other[name]])[:REMEMBERED]
-    return one[name] + other[name]
+    both = {name: one[name] + other[name] for name in one if name in other and not name.endswith("_indices")}
+    lists = {name: np.concatenate([one[name], other[name]])[:REMEMBERED] for name in one.keys() & other.keys() - both}
+    return one | other | both | lists
 
 
 def went_wrong(name: str, indices: np.ndarray, wrong: np.ndarray) -> Sums:

@@ -14,8 +14,8 @@ import xarray as xr
 from widthwise.devices import power_of_two
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
-from widthwise.experiments.tally import Estimate, Tally, finite_networks, jackknife, merged
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
+from widthwise.experiments.tally import Estimate, Tally, chunks_of, finite_networks, jackknife, merged
+from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.train import estimates
 from widthwise.explorer.settings import Settings
 from widthwise.inference.predict import max_learning_rate, predict
@@ -195,8 +195,8 @@ def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.D
     X, y, X_test = task.parts
     ensemble = Ensemble.of(task.net, task.algorithm, X, y.T, X_test, seed=seed, **_TRAINING)
     sums = None
-    for chunk in ensemble.chunks(networks):
-        sums = merged(sums, train_chunk(ensemble, chunk))
+    for chunk in chunks_of(ensemble, networks):
+        sums = merged(sums, ensemble(chunk))
         if sums["counts"].sum() < 2:
             continue
         found = estimates(sums)

@@ -44,7 +44,8 @@ class Network:
             raise InvalidInput(
                 "layers", repr(layers), "a list of layers", 'For example [Dense(3, 64), "tanh", Dense(64, 1)].'
             )
-        given = tuple(layer if isinstance(layer, Layer) else Elementwise(layer) for layer in layers)
+        items: Sequence[Any] = layers
+        given = tuple(layer if isinstance(layer, Layer) else Elementwise(layer) for layer in items)
         object.__setattr__(self, "layers", given)
         *_, last = self.signals
         if not given[-1].numbered:

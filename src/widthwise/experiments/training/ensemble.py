@@ -14,7 +14,7 @@ from widthwise.devices import by_device, power_of_two
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
-from widthwise.experiments.tally import Chunk, Sums, Tally, chunks_of, finite_networks, went_wrong
+from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow, newton_step
@@ -66,9 +66,6 @@ class Ensemble:
         """Networks that are trained side by side."""
         return self.batch
 
-    def chunks(self, networks: int) -> list[Chunk]:
-        return chunks_of(self, networks)
-
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for sums to be continued; the number of networks need not be."""
         return {
@@ -84,7 +81,31 @@ class Ensemble:
         }
 
     def __call__(self, chunk: Chunk) -> Sums:
-        return train_chunk(self, chunk)
+        """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
+
+        Networks that did not converge count in the sums; those with a number that is not finite cannot.
+
+        >>> from widthwise.network import MLP
+        >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
+        >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
+        >>> found = Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how)(Chunk(0, 0, 3))
+        >>> int(found["counts"].sum()), int(found["unconverged"])
+        (3, 0)
+        """
+        indices = np.arange(chunk.start, chunk.stop)
+        padded = np.resize(indices, self.batch)
+        layers, keys = _draw_with_keys(drawn_alike(self.net), self.initialisation, self.seed, jnp.asarray(padded))
+        how = (self.tolerance, self.accuracy, self.max_steps)
+        seen, steps, converged = jax.tree.map(
+            lambda value: np.asarray(value)[: len(indices)],
+            _train(on_device(self.net), self.algorithm, how, layers, keys, self.X, self.y, self.known),
+        )
+        finite, tally = finite_networks(seen), Tally(self.net.n)
+        controlled, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
+        tally.add(indices[finite], controlled, controls, {f"plain_{name}": rows for name, rows in plain.items()})
+        late = went_wrong("unconverged", indices, finite & ~converged)
+        found = tally.sums | {"steps": np.array(float(steps.sum()))}
+        return found | late | went_wrong("nonfinite", indices, ~finite)
 
 
 def fitting_batch(net: Network, inputs: int, tests: int) -> int:
@@ -105,34 +126,6 @@ def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: 
     if isinstance(algorithm, NewtonStep):
         return newton_step(net, layers, X, y, tolerance, max_steps)
     return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
-
-
-def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
-    """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
-
-    Networks that did not converge count in the sums; those with a number that is not finite cannot.
-
-    >>> from widthwise.network import MLP
-    >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
-    >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
-    >>> found = train_chunk(Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how), (0, 3))
-    >>> int(found["counts"].sum()), int(found["unconverged"])
-    (3, 0)
-    """
-    *_, start, stop = chunk
-    indices = np.arange(start, stop)
-    padded = np.resize(indices, what.batch)
-    layers, keys = _draw_with_keys(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
-    how = (what.tolerance, what.accuracy, what.max_steps)
-    seen, steps, converged = jax.tree.map(
-        lambda value: np.asarray(value)[: len(indices)],
-        _train(on_device(what.net), what.algorithm, how, layers, keys, what.X, what.y, what.known),
-    )
-    finite, tally = finite_networks(seen), Tally(what.net.n)
-    controlled, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
-    tally.add(indices[finite], controlled, controls, {f"plain_{name}": rows for name, rows in plain.items()})
-    found = tally.sums | {"steps": np.array(float(steps.sum()))}
-    return found | went_wrong("unconverged", indices, finite & ~converged) | went_wrong("nonfinite", indices, ~finite)
 
 
 @partial(jax.jit, static_argnums=1)
