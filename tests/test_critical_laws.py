@@ -18,7 +18,7 @@ from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.criticality.phase_grid import critical_line, phase_grid
 from widthwise.criticality.tuning import make_critical, shaped
 from widthwise.errors import InvalidInput, NotCritical
-from widthwise.results.single_input import single_input
+from widthwise.results.theory import single_input
 
 DEEP = 100_000
 
