@@ -23,7 +23,6 @@ from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 
 Task = Callable[[Any], Any]
-Run = Callable[[Task, Sequence[Any]], Generator[Any]]
 
 #: Chunks handed out ahead of the one that is waited for, for each worker.
 AHEAD = 3
@@ -53,32 +52,25 @@ def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generat
     >>> list(run_chunks(sum, [(0, 3), (3, 5)]))
     [3, 8]
     """
-    return select(engine)(task, list(chunks))
-
-
-def select(engine: Any) -> Run:
-    """The function (task, chunks) → results in order that an `engine` argument stands for.
-
-    >>> select("local").__name__
-    '_here'
-    """
+    chunks = list(chunks)
     if engine is None or engine == "local":
-        return _here
-    if isinstance(engine, str) and engine.startswith("processes:"):
-        return partial(_in_processes, workers=_workers(engine, engine.removeprefix("processes:")))
+        return (task(chunk) for chunk in chunks)
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
-        return _connect(engine)
+        return _on_cluster(task, chunks, _connect(engine), close=True)
     if type(engine).__module__.partition(".")[0] == "distributed":
-        return _use(engine)
-    return partial(_in_processes, workers=_workers(engine, engine))
+        if not isinstance(engine, _distributed().Client) or engine.asynchronous:
+            raise InvalidInput("engine", type(engine).__name__, "a distributed.Client that is not asynchronous")
+        _require_workers(engine)
+        return _on_cluster(task, chunks, engine, close=False)
+    return _in_processes(task, chunks, _workers(engine))
 
 
-def _workers(engine: Any, count: Any) -> int:
+def _workers(engine: Any) -> int:
     try:
-        number = int(count) if isinstance(count, str) else operator.index(count)
+        number = int(engine.removeprefix("processes:")) if isinstance(engine, str) else operator.index(engine)
     except (TypeError, ValueError):
         number = 0
-    if number < 1 or isinstance(count, bool):
+    if number < 1 or isinstance(engine, bool):
         raise InvalidInput(
             "engine",
             repr(engine),
@@ -86,11 +78,6 @@ def _workers(engine: Any, count: Any) -> int:
             'Dask scheduler such as "tcp://127.0.0.1:8786", or a distributed.Client',
         )
     return number
-
-
-def _here(task: Task, chunks: Sequence[Any]) -> Generator[Any]:
-    for chunk in chunks:
-        yield task(chunk)
 
 
 def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[Any]:
@@ -119,10 +106,9 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
             pool.shutdown(cancel_futures=True)
 
 
-def _connect(address: str) -> Run:
-    """The engine of the scheduler at an address; the connection is closed with the run."""
+def _connect(address: str) -> Any:
+    """A client of the scheduler at an address."""
     distributed = _distributed()
-    start = f"`dask scheduler --port PORT` starts one, and `dask worker {address}` on each machine a worker."
     try:
         client = distributed.Client(address, timeout=CLUSTER_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -131,20 +117,14 @@ def _connect(address: str) -> Run:
             "engine",
             f"{address!r}, where no Dask scheduler answered within {CLUSTER_PATIENCE:g} s ({reason})",
             "the address of a running scheduler",
-            start,
+            f"`dask scheduler --port PORT` starts one, and `dask worker {address}` on each machine a worker.",
         ) from error
     try:
-        return partial(_on_cluster, client=_with_workers(client), close=True)
+        _require_workers(client)
     except InvalidInput:
         client.close()
         raise
-
-
-def _use(client: Any) -> Run:
-    """The engine of a `distributed.Client`, which stays open."""
-    if not isinstance(client, _distributed().Client) or client.asynchronous:
-        raise InvalidInput("engine", type(client).__name__, "a distributed.Client that is not asynchronous")
-    return partial(_on_cluster, client=_with_workers(client), close=False)
+    return client
 
 
 def _distributed() -> Any:
@@ -160,7 +140,7 @@ def _distributed() -> Any:
     return distributed
 
 
-def _with_workers(client: Any) -> Any:
+def _require_workers(client: Any) -> None:
     try:
         client.wait_for_workers(1, timeout=CLUSTER_PATIENCE)
     except TimeoutError as error:
@@ -171,11 +151,10 @@ def _with_workers(client: Any) -> Any:
             "a scheduler with workers",
             f"`dask worker {address}` starts one.",
         ) from error
-    return client
 
 
 def _on_cluster(task: Task, chunks: Sequence[Any], client: Any, close: bool) -> Generator[Any]:
-    """Chunks of a worker that dies are given to others by the scheduler."""
+    """Chunks of a worker that dies are given to others by the scheduler; the connection may be closed with the run."""
     import cloudpickle
 
     shipped = _Shipped.of(task, cloudpickle.Pickler)
