@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
-from widthwise.experiments.extrapolation import extrapolate
 from widthwise.experiments.reference import reference
+from widthwise.experiments.tables import extrapolate
 from widthwise.experiments.tally import Tally, chunks_of, merged
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.train import estimates

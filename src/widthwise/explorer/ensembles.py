@@ -129,10 +129,6 @@ class TrainingTask:
     data: Data
     algorithm: GradientFlow | GradientDescent
 
-    @property
-    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.data.for_training()
-
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
@@ -171,9 +167,9 @@ def task_of(settings: Settings) -> TrainingTask:
 def prediction(task: TrainingTask) -> Predicted:
     """`predict` to order 1/n, or at infinite width where the tensors do not exist for the activation."""
     try:
-        found, why = predict(task.net, *task.parts, algorithm=task.algorithm, order=1), ""
+        found, why = predict(task.net, *task.data.for_training(), algorithm=task.algorithm, order=1), ""
     except NotDifferentiable as error:
-        found, why = predict(task.net, *task.parts, algorithm=task.algorithm), str(error)
+        found, why = predict(task.net, *task.data.for_training(), algorithm=task.algorithm), str(error)
     mean0, cov0 = found["mean0"].values[0], np.diagonal(found["cov0"].values[0, :, 0, :])
     spread0 = np.sqrt(np.maximum(cov0, 0.0))
     if why:
@@ -192,7 +188,7 @@ def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.D
     >>> last.attrs["networks"], last["mean"].shape, last.attrs["unconverged"]
     (32, (2,), 0)
     """
-    X, y, X_test = task.parts
+    X, y, X_test = task.data.for_training()
     ensemble = Ensemble.of(task.net, task.algorithm, X, y.T, X_test, seed=seed, **_TRAINING)
     sums = None
     for chunk in chunks_of(ensemble, networks):

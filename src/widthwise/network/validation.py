@@ -25,7 +25,7 @@ def check_integer(name: str, value: Any, least: int, largest: int | None = None,
     try:
         number = operator.index(value)
     except TypeError:
-        raise InvalidInput(name, repr(value), expected) from None
+        number = least - 1
     if isinstance(value, bool) or number < least or (largest is not None and number > largest):
         raise InvalidInput(name, repr(value), expected)
     return number

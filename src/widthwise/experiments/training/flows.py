@@ -92,10 +92,6 @@ class _Exponential(NamedTuple):
     h: Any
     functions: list[jax.Array]
 
-    @classmethod
-    def of(cls, part: _Linear, h) -> _Exponential:
-        return cls(part, h, phi(h * part.values))
-
     def free(self, net: Network) -> Parameters:
         """h φ_1(hA) f."""
         return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
@@ -110,7 +106,7 @@ class _Exponential(NamedTuple):
 
 def flow_step(net: Network, layers: Parameters, part: _Linear, X, y, h) -> tuple[Parameters, Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
-    over_half, over_all = _Exponential.of(part, h / 2), _Exponential.of(part, h)
+    over_half, over_all = (_Exponential(part, time, phi(time * part.values)) for time in (h / 2, h))
 
     @jax.jit
     def remainder(move):

@@ -24,7 +24,6 @@ from widthwise.network.validation import LEAST, check_integer, check_real, check
 from widthwise.results.labels import TEST_PAIRS, label
 
 TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
-_OUTPUT_TEST = ("output", "test")
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
@@ -89,7 +88,9 @@ def train(
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
-    _require_room_for_covariances(net, len(X_test))
+    # sums of blocks for four matrices and two plain ones, those of a chunk beside them
+    needed = 8 * 2 * 8 * BLOCKS * (net.widths[-1] * len(X_test)) ** 2
+    require_memory(needed, f"sums of covariances of {len(X_test)} test inputs", "Take fewer test inputs.")
     tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
@@ -171,7 +172,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         reduction = _reduction(plain.error, error)
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
-        dims = _OUTPUT_TEST if name == "mean" else TEST_PAIRS
+        dims = TEST_PAIRS[:2] if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
@@ -203,11 +204,3 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     if size is not None and size > inputs:
         raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
     return algorithm
-
-
-def _require_room_for_covariances(net: Network, tests: int) -> None:
-    """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
-    entries = (net.widths[-1] * tests) ** 2
-    require_memory(
-        8 * 2 * 8 * BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
-    )
