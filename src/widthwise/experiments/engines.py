@@ -58,7 +58,7 @@ def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generat
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
         return _on_cluster(task, chunks, _connect(engine), close=True)
     if type(engine).__module__.partition(".")[0] == "distributed":
-        if not isinstance(engine, _distributed().Client) or engine.asynchronous:
+        if not isinstance(engine, _distributed().Client) or engine.asynchronous:  # pyright: ignore
             raise InvalidInput("engine", type(engine).__name__, "a distributed.Client that is not asynchronous")
         _require_workers(engine)
         return _on_cluster(task, chunks, engine, close=False)
