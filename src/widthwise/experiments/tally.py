@@ -16,8 +16,8 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.experiments.estimators import connected
 
-#: Network i belongs to block i mod BLOCKS; errors come from leaving out one block at a time.
-BLOCKS = 64
+#: Network i belongs to block i mod JACKKNIFE_BLOCKS; errors come from leaving out one block at a time.
+JACKKNIFE_BLOCKS = 64
 #: Control variates are used once there are this many networks for each of them.
 NETWORKS_PER_CONTROL = 8
 #: Indices of networks that went wrong which are remembered; all are counted.
@@ -110,7 +110,7 @@ class Tally:
     """
 
     n: int
-    blocks: int = BLOCKS
+    blocks: int = JACKKNIFE_BLOCKS
     sums: Sums = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.tally import BLOCKS, Estimate, Sums, jackknife, leaving_one_out, mean_replicates
+from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Estimate, Sums, jackknife, leaving_one_out, mean_replicates
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
@@ -89,7 +89,7 @@ def train(
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
     # sums of blocks for four matrices and two plain ones, those of a chunk beside them
-    needed = 8 * 2 * 8 * BLOCKS * (net.widths[-1] * len(X_test)) ** 2
+    needed = 8 * 2 * 8 * JACKKNIFE_BLOCKS * (net.widths[-1] * len(X_test)) ** 2
     require_memory(needed, f"sums of covariances of {len(X_test)} test inputs", "Take fewer test inputs.")
     tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if max_steps is None:
