@@ -63,7 +63,7 @@ class Network:
             try:
                 signals.append(layer.outgoing(signals[-1]))
             except Misfit as misfit:
-                raise InvalidInput(f"layers[{position}]", misfit.got, misfit.expected) from None
+                raise InvalidInput(f"layers[{position}]", *misfit.args) from None
             if signals[-1].width is None:
                 raise InvalidInput(f"layers[{position}]", f"{layer!r} on the raw inputs", "a Dense layer first")
         return tuple(signals)

@@ -11,7 +11,7 @@ and its meaning stands in three places: here, its specification; `gaussian.kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
@@ -35,9 +35,7 @@ class Signal(NamedTuple):
 
 def number(default: float | None = None) -> Any:
     """A field for a finite non-negative number that is never compiled in."""
-    return (
-        field(metadata={"role": "number"}) if default is None else field(default=default, metadata={"role": "number"})
-    )
+    return field(default=MISSING if default is None else default, metadata={"role": "number"})
 
 
 def width() -> Any:
@@ -81,10 +79,6 @@ class Layer:
 
 class Misfit(Exception):
     """A layer that cannot stand where it stands: what came, and what was expected."""
-
-    def __init__(self, got: str, expected: str):
-        self.got, self.expected = got, expected
-        super().__init__(got)
 
 
 def role_fields(cls: type, role: str) -> list[str]:
