@@ -16,13 +16,12 @@ import time
 import jax
 import numpy as np
 
-from widthwise.experiments.estimators import check_statistics, observe_batch
-from widthwise.experiments.extrapolation import extrapolate
-from widthwise.experiments.network_sums import merged
+from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
 from widthwise.experiments.reference import reference
-from widthwise.experiments.tally import Tally
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import estimates
+from widthwise.experiments.tables import extrapolate
+from widthwise.experiments.tally import Tally, chunks_of, merged
+from widthwise.experiments.training.ensemble import Ensemble
+from widthwise.experiments.training.train import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.infinite_width import Spectrum
@@ -61,7 +60,7 @@ def tensor_case(activation: str, depth: int, inputs: int, widths, networks: int,
         names = check_statistics(net.activation, CORRECTIONS)
         for start in range(0, networks, batch):
             indices = np.arange(start, start + batch)
-            tally.add(indices, *observe_batch(net, n, indices, X[:inputs], names, ref))
+            tally.add(indices, *observe_drawn(net, names, *draw_batch(net, 1, n, indices), X[:inputs], ref))
         found.append(tally.replicates())
     theory = finite_flow(network(activation, depth, widths[-1], 2), X[:inputs]).tensors
     rows = {}
@@ -93,8 +92,8 @@ def trained_case(activation, depth, outputs, inputs, algorithm, widths, networks
     for n in widths:
         net = network(activation, depth, n, outputs)
         ensemble, sums = Ensemble.of(net, algorithm, data, y, test, **how), None
-        for chunk in ensemble.chunks(networks):
-            sums = merged(sums, train_chunk(ensemble, chunk))
+        for chunk in chunks_of(ensemble, networks):
+            sums = merged(sums, ensemble(chunk))
         if sums is None or sums["unconverged"] + sums["nonfinite"] > 0:
             raise RuntimeError(f"networks of {net} did not converge")
         leading = predicted_case(net, y, data, test, algorithm)[0]

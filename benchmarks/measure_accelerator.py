@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
-from widthwise.experiments.network_sums import Chunk
 from widthwise.experiments.programme import Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
 from widthwise.experiments.sampler import on_device
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
+from widthwise.experiments.tally import Chunk
+from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.network import MLP
 from widthwise.network.algorithms import GradientDescent, GradientFlow
 from widthwise.tensors import CORRECTIONS
@@ -106,7 +106,7 @@ def trained(how: Any, width: int, batch: int, peak: tuple[float, float]) -> list
         return None
     settings = {"seed": 0, "tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 2000}
     ensemble = Ensemble.of(net, how, INPUTS[:4], TARGETS, INPUTS[4:], batch=batch, **settings)
-    first, each = seconds_of(lambda: train_chunk(ensemble, (0, batch)), 1)
+    first, each = seconds_of(lambda: ensemble(Chunk(0, 0, batch)), 1)
     share = ""
     if isinstance(how, GradientDescent):
         share = f"{6 * parameters * TARGETS.size * STEPS * batch / each / peak[0]:.1%}"

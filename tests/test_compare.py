@@ -10,10 +10,9 @@ from scipy import stats
 import widthwise as ww
 from widthwise.comparison.verdicts import AGREES, DISAGREES, ONE_WIDTH, TOO_NARROW, TOO_NOISY, chi_square_probability
 from widthwise.errors import InvalidInput
-from widthwise.experiments.correlation import correlation_traces
-from widthwise.experiments.symmetries import distinct_entries
+from widthwise.experiments.tables import correlation_traces
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.tensors import TENSORS
+from widthwise.tensors import TENSORS, distinct_entries
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]])
 

@@ -16,7 +16,7 @@ from widthwise.criticality.learning_rates import equalise, largest_stable_step, 
 from widthwise.criticality.phase_diagram import critical_line, phase_diagram, phase_grid
 from widthwise.criticality.tuning import make_critical, shaped
 from widthwise.errors import InvalidInput, NotCritical
-from widthwise.results.single_input import single_input
+from widthwise.results.theory import single_input
 
 DEEP = 100_000
 

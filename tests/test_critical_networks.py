@@ -16,7 +16,7 @@ from widthwise.criticality.phase_diagram import critical_line
 from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.results.single_input import single_input
+from widthwise.results.theory import single_input
 
 #: Networks held in memory at once.
 CHUNK = 50

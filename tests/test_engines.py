@@ -13,7 +13,7 @@ from engine_jobs import JOBS, NET, X, chunks_in, cluster_from_commands, kill_whe
 
 import widthwise as ww
 from widthwise.errors import InvalidInput
-from widthwise.experiments import checkpoints, engine_dask, programme
+from widthwise.experiments import checkpoints, engines, programme
 from widthwise.experiments.engines import run_chunks
 
 
@@ -56,7 +56,7 @@ def assert_same(found, path, expected):
 
 def test_results_come_in_order_and_ctrl_c_keeps_those_that_are_complete():
     seen = []
-    results = run_chunks(square, [(0, 2), (2, 4)], "local", lambda chunk, result: seen.append(chunk))
+    results = run_chunks(lambda chunk: seen.append(chunk) or square(chunk), [(0, 2), (2, 4)], "local")
     assert [r["square"].tolist() for r in results] == [[0, 1], [4, 9]]
     assert seen == [(0, 2), (2, 4)]
 
@@ -147,7 +147,7 @@ def test_engines_that_are_none(engine):
 
 
 def test_no_scheduler_at_the_address(monkeypatch):
-    monkeypatch.setattr(engine_dask, "CLUSTER_PATIENCE", 0.3)
+    monkeypatch.setattr(engines, "CLUSTER_PATIENCE", 0.3)
     with pytest.raises(
         InvalidInput,
         match=r"'tcp://127.0.0.1:9', where no Dask scheduler answered within 0.3 s .*`dask worker tcp://127.0.0.1:9`",

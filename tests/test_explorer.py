@@ -217,7 +217,7 @@ def test_trained_networks_are_those_of_train():
     settings = Settings(activation="tanh", depth=2, width=32, points=2)
     task = task_of(settings)
     *_, last = train_batches(task, 48, seed=3)
-    whole = ww.train(task.net, *task.parts, networks=48, seed=3, tolerance=1e-6, batch=16)
+    whole = ww.train(task.net, *task.data.for_training(), networks=48, seed=3, tolerance=1e-6, batch=16)
     np.testing.assert_allclose(last["mean"].values, whole["mean"].values[0], rtol=1e-8)
     found = prediction(task)
     assert np.max(pulls(last["mean"].values, last["mean_se"].values, found.mean)) < 4.0

@@ -13,7 +13,8 @@ from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.experiments.differentials import bend, chain, differentials, move, second_derivative
 from widthwise.experiments.estimators import (
     check_statistics,
-    observe_batch,
+    draw_batch,
+    observe_drawn,
     observe_tensors,
     probe_signs,
 )
@@ -48,6 +49,11 @@ def tally(net, inputs, networks, seed, names=CORRECTIONS, batch=50):
         indices = np.arange(start, start + batch)
         result.add(indices, *observe_batch(net, seed, indices, inputs, names, ref))
     return result
+
+
+def observe_batch(net, seed, indices, inputs, names, ref):
+    """What the networks `indices` of a seed say, drawn and observed as `measure` does."""
+    return observe_drawn(net, names, *draw_batch(net, 1, seed, indices), jnp.asarray(inputs), ref)
 
 
 @cache
@@ -356,8 +362,7 @@ def test_memory_does_not_grow_with_the_number_of_networks():
         for start in range(0, networks, 100):
             tensors, controls = random_observations(100, start)
             sums.add(np.arange(start, start + 100), tensors, controls)
-        arrays = [sums.counts, sums.control_sums, sums.control_squares, *sums.sums.values(), *sums.products.values()]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in sums.sums.values())
 
     assert size(100) == size(10_000)
 

@@ -34,7 +34,7 @@ CORE_MAY_USE = {"jax", "numpy", "scipy"}
 #: What files at the edge of the core may use of the package, to turn arrays into Datasets.
 EDGE_MODULES = {"results", "progress"}
 #: The one file that talks to a cluster.
-CLUSTER_FILE, CLUSTER_MODULES = "engine_dask.py", {"dask", "distributed", "cloudpickle"}
+CLUSTER_FILE, CLUSTER_MODULES = "engines.py", {"dask", "distributed", "cloudpickle"}
 
 
 def part(name: str) -> set[str]:

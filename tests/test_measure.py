@@ -11,8 +11,8 @@ from peak_memory import growth
 import widthwise as ww
 from widthwise.errors import CheckpointWarning, InvalidInput, NonFiniteWarning, NotDifferentiable, UnknownName
 from widthwise.experiments import checkpoints, programme
-from widthwise.experiments.extrapolation import extrapolate
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters
+from widthwise.experiments.tables import extrapolate
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.tensors import CORRECTIONS, TENSORS
 

@@ -14,7 +14,7 @@ from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, U
 from widthwise.flow.one_input.deep_flow import existing
 from widthwise.flow.one_input.single_expectations import ladder, pair, single_moments
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.results.single_input import single_input
+from widthwise.results.theory import single_input
 from widthwise.tensors import CORRECTIONS, TENSORS
 
 DEPTH = 100_000

@@ -10,15 +10,14 @@ from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, sta
 
 import widthwise as ww
 from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.network_sums import merged
 from widthwise.experiments.sampler import network_key, sample_parameters
+from widthwise.experiments.tally import chunks_of, merged
 from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
+from widthwise.experiments.training.control import linearised
 from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.flows import flow, phi
-from widthwise.experiments.training.linearised import linearised
-from widthwise.experiments.training.moments import estimates
-from widthwise.experiments.training.newton import newton_step
+from widthwise.experiments.training.ensemble import Ensemble
+from widthwise.experiments.training.flows import flow, newton_step, phi
+from widthwise.experiments.training.train import estimates
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 
@@ -251,8 +250,8 @@ class TestControls:
         how = {"seed": 3, "tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 2000, "batch": 128}
         ensemble = Ensemble.of(net, GradientFlow(), DATA, Y_ONE.T, tests, **how)
         sums = None
-        for chunk in ensemble.chunks(1024):
-            sums = merged(sums, train_chunk(ensemble, chunk))
+        for chunk in chunks_of(ensemble, 1024):
+            sums = merged(sums, ensemble(chunk))
         found = estimates(sums)
         for name in ("mean", "cov", "kernel", "change"):
             value, error = found[name]

@@ -71,6 +71,6 @@ def test_functions_that_cannot_be_sent():
 
 
 def test_no_scheduler_at_the_address(monkeypatch):
-    monkeypatch.setattr("widthwise.experiments.engine_dask.CLUSTER_PATIENCE", 0.3)
+    monkeypatch.setattr("widthwise.experiments.engines.CLUSTER_PATIENCE", 0.3)
     with pytest.raises(InvalidInput, match=r"'tcp://127.0.0.1:9', where no Dask scheduler answered within 0.3 s"):
         train(NET, X, [0.5], X, 4, engine="tcp://127.0.0.1:9")

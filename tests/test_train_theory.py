@@ -17,8 +17,8 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tally import jackknife, leaving_one_out
 from widthwise.experiments.tangent import kernel, outputs, tangent
+from widthwise.experiments.training.control import response
 from widthwise.experiments.training.ensemble import train_one
-from widthwise.experiments.training.linearised import response
 from widthwise.experiments.training.train import train
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output

@@ -52,9 +52,9 @@ from widthwise.readers.torch_models import from_torch as from_torch
 from widthwise.readers.torch_models import init_torch as init_torch
 from widthwise.readers.torch_models import param_groups as param_groups
 from widthwise.results.labels import network_of as network_of
-from widthwise.results.single_input import single_input as single_input
 from widthwise.results.store import load as load
 from widthwise.results.store import save as save
+from widthwise.results.theory import single_input as single_input
 from widthwise.results.theory import theory as theory
 from widthwise.study import Study as Study
 from widthwise.study import dataset as dataset

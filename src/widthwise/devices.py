@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import jax
+import numpy as np
 
 Size = TypeVar("Size")
 Item = TypeVar("Item")
@@ -26,6 +27,15 @@ def by_device(sizes: Mapping[str, Size]) -> Size:
     True
     """
     return sizes["gpu" if on_accelerator() else "cpu"]
+
+
+def power_of_two(value: float, least: int, most: int) -> int:
+    """The largest power of two up to a value, within bounds: sizes that serve many, so that few programs are compiled.
+
+    >>> power_of_two(100.0, 1, 4096), power_of_two(0.1, 16, 4096)
+    (64, 16)
+    """
+    return int(np.clip(2 ** np.floor(np.log2(max(value, 1.0))), least, most))
 
 
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

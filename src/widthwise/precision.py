@@ -8,12 +8,7 @@ import jax
 
 logger = logging.getLogger("widthwise")
 
-
-def enable_float64() -> None:
-    """Ask jax for 64-bit numbers, with one log line if that changes the process-wide setting."""
-    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-        jax.config.update("jax_enable_x64", True)
-        logger.warning("widthwise: switched jax to 64-bit precision (jax_enable_x64) for this process")
-
-
-enable_float64()
+# asked for once, with one log line if that changes the process-wide setting
+if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_enable_x64", True)
+    logger.warning("widthwise: switched jax to 64-bit precision (jax_enable_x64) for this process")

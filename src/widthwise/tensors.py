@@ -7,6 +7,9 @@ estimator in `experiments.estimators`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 #: Legs of each factor of a correlator: dĤ has one more than Ĥ, ddIĤ and ddIIĤ two.
 _LEGS = {"z": 1, "H": 2, "dH": 3, "ddI": 4, "ddII": 4}
@@ -106,3 +109,19 @@ def dimensions(name: str) -> tuple[str, ...]:
     (('a', 'b'), ('a', 'b', 'c', 'd'))
     """
     return tuple("abcd"[: TENSORS[name].slots])
+
+
+@lru_cache(maxsize=64)
+def distinct_entries(name: str, inputs: int) -> np.ndarray:
+    """Positions, in the flattened tensor, of one entry out of each set that are equal by definition (theory §3).
+
+    >>> distinct_entries("K", 2).tolist(), len(distinct_entries("V", 2)), len(distinct_entries("Q", 2))
+    ([0, 1, 3], 6, 16)
+    """
+    slots, symmetry = TENSORS[name].slots, TENSORS[name].symmetry
+    number = np.arange(inputs**slots).reshape((inputs,) * slots)
+    lowest = number
+    for _ in symmetry * 2:  # the largest group has 8 elements
+        for slot_order in symmetry:
+            lowest = np.minimum(lowest, lowest.transpose(slot_order))
+    return np.flatnonzero(lowest == number)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.comparison.readings import Measurement, check_measurement, read
+from widthwise.comparison.readings import check_measurement, read
 from widthwise.comparison.verdicts import AGREES, VERDICTS, chi_square, effective_entries, probability, pulls, verdict
 from widthwise.errors import InvalidInput
 from widthwise.tensors import SHIFTS
@@ -128,8 +128,7 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
         raise InvalidInput("theory", type(theory).__name__, "a Dataset made by widthwise")
     if not 0.0 < level < 1.0:
         raise InvalidInput("level", repr(level), "a probability between 0 and 1, such as 0.001")
-    checked = check_measurement(measurement)
-    datasets = checked if isinstance(checked, tuple) else (checked,)
+    datasets = check_measurement(measurement)
     shared = [str(v) for v in theory.data_vars if all(v in one and f"{v}_se" in one for one in datasets)]
     if not shared:
         got = f"variables {list(datasets[-1].data_vars)}"
@@ -140,12 +139,14 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
         if "layer" in datasets[-1][name].dims:
             common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
             layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
-        rows += [_row_of(name, layer, theory, checked, level) for layer in layers]
+        rows += [_row_of(name, layer, theory, datasets, level) for layer in layers]
     return Comparison(tuple(rows))
 
 
-def _row_of(name: str, layer: int | None, theory: xr.Dataset, measurement: Measurement, level: float) -> ComparisonRow:
-    found = read(measurement, name, layer)
+def _row_of(
+    name: str, layer: int | None, theory: xr.Dataset, measured: tuple[xr.Dataset, ...], level: float
+) -> ComparisonRow:
+    found = read(measured, name, layer)
     value, error, n = found.reading
     predicted = predicted_at(theory, name, layer, n)
     if predicted.shape != value.shape:

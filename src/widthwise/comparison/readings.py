@@ -9,11 +9,8 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.symmetries import distinct_entries
 from widthwise.network import widths_from_json
-from widthwise.tensors import TENSORS
-
-Measurement = xr.Dataset | tuple[xr.Dataset, xr.Dataset]
+from widthwise.tensors import TENSORS, distinct_entries
 
 
 class WidthReading(NamedTuple):
@@ -42,15 +39,15 @@ class Measured(NamedTuple):
     widths: tuple[float, ...] = ()
 
 
-def check_measurement(measurement: Any) -> Measurement:
-    """A Dataset, or two of one network at two widths, the narrower one first."""
+def check_measurement(measurement: Any) -> tuple[xr.Dataset, ...]:
+    """One Dataset, or two of one network at two widths, the narrower one first."""
     several = measurement if isinstance(measurement, list | tuple) else [measurement]
     for one in several:
         if not isinstance(one, xr.Dataset):
             expected = "a Dataset made by widthwise, or two of them at two widths"
             raise InvalidInput("measurement", type(one).__name__, expected)
     if len(several) == 1:
-        return several[0]
+        return (several[0],)
     if len(several) != 2:
         raise InvalidInput("measurement", f"{len(several)} Datasets", "one, or two of one network at two widths")
     if any("widths" in one.attrs for one in several):
@@ -68,9 +65,8 @@ def check_measurement(measurement: Any) -> Measurement:
     return narrow, wide
 
 
-def read(measurement: Measurement, name: str, layer: int | None) -> Measured:
+def read(several: tuple[xr.Dataset, ...], name: str, layer: int | None) -> Measured:
     """The variable at this layer, extrapolated where there are several widths and it depends on them."""
-    several = measurement if isinstance(measurement, tuple) else (measurement,)
     wide = several[-1]
     traces = _at(wide, f"{name}_traces", layer) if f"{name}_traces" in wide else None
     found = Measured(_reading(wide, name, layer), traces, min(map(_freedom, several)))

@@ -13,11 +13,11 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.network_sums import NetworkJob, Sums, chunks_of, merged
+from widthwise.experiments.tally import NetworkJob, Sums, chunks_of, merged
 from widthwise.progress import DelayedProgress
 
 #: Of the arrays in a saved run.
-FORMAT = 2
+FORMAT = 3
 
 
 def accumulate(
@@ -40,7 +40,7 @@ def accumulate(
     left, interrupted = chunks[done:], False
     results = run_chunks(job, left, engine)
     try:
-        with DelayedProgress("networks", progress) as bar, closing(results):  # pyright: ignore[reportArgumentType]
+        with DelayedProgress("networks", progress) as bar, closing(results):
             for chunk, result in zip(left, results, strict=True):
                 added = [merged(old, result) if part == chunk.part else old for part, old in enumerate(sums)]
                 done, sums = done + 1, added

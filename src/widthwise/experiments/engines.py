@@ -12,7 +12,7 @@ import operator
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,17 +23,16 @@ from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 
 Task = Callable[[Any], Any]
-Run = Callable[[Task, Sequence[Any]], Iterator[Any]]
 
 #: Chunks handed out ahead of the one that is waited for, for each worker.
 AHEAD = 3
 #: Processes may die this many times before any further chunk is done.
 BROKEN_POOLS = 3
+#: Seconds to wait for a Dask scheduler, and for its first worker.
+CLUSTER_PATIENCE = 10.0
 
 
-def run_chunks(
-    task: Task, chunks: Iterable[Any], engine: Any = None, on_result: Callable[[Any, Any], None] | None = None
-) -> Iterator[Any]:
+def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generator[Any]:
     """Results of `task(chunk)`, in the order of the chunks whichever is done first.
 
     Parameters
@@ -43,7 +42,6 @@ def run_chunks(
     chunks : for instance (start, stop) ranges of networks.
     engine : None or "local" for this process; a number of processes, or "processes:4"; for Dask the address of a
         scheduler, "tcp://host:port", or a `distributed.Client`.
-    on_result : called with (chunk, result) before each result is yielded.
 
     The engine is checked at once; work starts with the first result that is asked for. A worker that dies is
     replaced and its chunks are computed again. Ctrl-C cancels what is left, closes the engine and raises
@@ -55,43 +53,24 @@ def run_chunks(
     [3, 8]
     """
     chunks = list(chunks)
-    return _deliver(select(engine)(task, chunks), chunks, on_result)
-
-
-def _deliver(results: Iterator[Any], chunks: list[Any], on_result: Callable[[Any, Any], None] | None) -> Iterator[Any]:
-    for chunk, result in zip(chunks, results, strict=True):
-        if on_result is not None:
-            on_result(chunk, result)
-        yield result
-
-
-def select(engine: Any) -> Run:
-    """The function (task, chunks) → results in order that an `engine` argument stands for.
-
-    >>> select("local").__name__
-    '_here'
-    """
     if engine is None or engine == "local":
-        return _here
-    if isinstance(engine, str) and engine.startswith("processes:"):
-        return partial(_in_processes, workers=_workers(engine, engine.removeprefix("processes:")))
+        return (task(chunk) for chunk in chunks)
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
-        from widthwise.experiments.engine_dask import connect
-
-        return connect(engine)
+        return _on_cluster(task, chunks, _connect(engine), close=True)
     if type(engine).__module__.partition(".")[0] == "distributed":
-        from widthwise.experiments.engine_dask import use
+        if not isinstance(engine, _distributed().Client) or engine.asynchronous:  # pyright: ignore
+            raise InvalidInput("engine", type(engine).__name__, "a distributed.Client that is not asynchronous")
+        _require_workers(engine)
+        return _on_cluster(task, chunks, engine, close=False)
+    return _in_processes(task, chunks, _workers(engine))
 
-        return use(engine)
-    return partial(_in_processes, workers=_workers(engine, engine))
 
-
-def _workers(engine: Any, count: Any) -> int:
+def _workers(engine: Any) -> int:
     try:
-        number = int(count) if isinstance(count, str) else operator.index(count)
+        number = int(engine.removeprefix("processes:")) if isinstance(engine, str) else operator.index(engine)
     except (TypeError, ValueError):
         number = 0
-    if number < 1 or isinstance(count, bool):
+    if number < 1 or isinstance(engine, bool):
         raise InvalidInput(
             "engine",
             repr(engine),
@@ -101,19 +80,16 @@ def _workers(engine: Any, count: Any) -> int:
     return number
 
 
-def _here(task: Task, chunks: Sequence[Any]) -> Iterator[Any]:
-    for chunk in chunks:
-        yield task(chunk)
-
-
-def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Iterator[Any]:
+def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[Any]:
     """Fresh processes, not copies of this one: the threads of jax do not survive a fork."""
-    shipped, done, broken = Shipped.of(task, pickle.Pickler), 0, 0
+    shipped, done, broken = _Shipped.of(task, pickle.Pickler), 0, 0
     while done < len(chunks):
         count = min(workers, len(chunks) - done)
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_leave_interrupts)
+        # Ctrl-C is for the main process alone, which then ends the others in order
+        deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), *deaf)
         try:
-            for result in in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
+            for result in _in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
                 done, broken = done + 1, 0
                 yield result
         except BrokenProcessPool as error:
@@ -130,12 +106,69 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Iterator[A
             pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the main process alone, which then ends this one in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _connect(address: str) -> Any:
+    """A client of the scheduler at an address."""
+    distributed = _distributed()
+    try:
+        client = distributed.Client(address, timeout=CLUSTER_PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InvalidInput(
+            "engine",
+            f"{address!r}, where no Dask scheduler answered within {CLUSTER_PATIENCE:g} s ({reason})",
+            "the address of a running scheduler",
+            f"`dask scheduler --port PORT` starts one, and `dask worker {address}` on each machine a worker.",
+        ) from error
+    try:
+        _require_workers(client)
+    except InvalidInput:
+        client.close()
+        raise
+    return client
 
 
-def in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Callable[[], int]) -> Iterator[Any]:
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise InvalidInput(
+            "engine",
+            "a Dask cluster, but the package `distributed` is not installed",
+            "dask and distributed, here and on the workers",
+            "pip install 'widthwise[distributed]', or use a number of processes such as engine=4.",
+        ) from error
+    return distributed
+
+
+def _require_workers(client: Any) -> None:
+    try:
+        client.wait_for_workers(1, timeout=CLUSTER_PATIENCE)
+    except TimeoutError as error:
+        address = client.scheduler.address
+        raise InvalidInput(
+            "engine",
+            f"the scheduler at {address}, which had no worker within {CLUSTER_PATIENCE:g} s",
+            "a scheduler with workers",
+            f"`dask worker {address}` starts one.",
+        ) from error
+
+
+def _on_cluster(task: Task, chunks: Sequence[Any], client: Any, close: bool) -> Generator[Any]:
+    """Chunks of a worker that dies are given to others by the scheduler; the connection may be closed with the run."""
+    import cloudpickle
+
+    shipped = _Shipped.of(task, cloudpickle.Pickler)
+    try:
+        # a pure function would be looked up among earlier results, and an impure one is computed when asked
+        yield from _in_order(
+            partial(client.submit, shipped, pure=False), chunks, lambda: AHEAD * max(1, sum(client.nthreads().values()))
+        )
+    finally:
+        if close:
+            client.close()
+
+
+def _in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Callable[[], int]) -> Generator[Any]:
     """Results in the order of the chunks, with a limited number of them under way or waiting to be read."""
     waiting: deque[Future] = deque()
     try:
@@ -151,13 +184,13 @@ def in_order(submit: Callable[[Any], Future], chunks: Sequence[Any], ahead: Call
 
 
 @dataclass(frozen=True)
-class Shipped:
+class _Shipped:
     """A task as bytes. A worker unpacks it once, so that what jax has compiled for it is found again."""
 
     data: bytes
 
     @classmethod
-    def of(cls, task: Task, pickler: type[Any]) -> Shipped:
+    def of(cls, task: Task, pickler: type[Any]) -> _Shipped:
         buffer = io.BytesIO()
         try:
             _by_name(pickler)(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(task)

@@ -128,25 +128,12 @@ def observe_tensors(
     return Observation(tensors, moments.controls)
 
 
-def observe_batch(net: MLP, seed: int, indices, X, names: tuple[str, ...], ref: Reference, *, probes: int = 1):
-    """`observe_tensors` of the networks `indices` of a seed, along a first axis; compiled once per network and names.
+def draw_batch(net: Network, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
+    """Parameters and signs of probes of the networks `indices` of a seed, along a first axis.
 
     Drawing and observing are two programs: in one, the random numbers would be made again wherever they are read.
     Parameters do not depend on the activation, so neither does the program that draws them.
-
-    >>> import numpy as np
-    >>> from widthwise.experiments.reference import reference
-    >>> net, X = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]])
-    >>> seen = observe_batch(net, 0, np.arange(100), X, ("G1", "V"), reference(net, X))
-    >>> seen.tensors["V"].shape, seen.controls.shape
-    ((100, 1, 1, 1, 1), (100, 1))
     """
-    layers, signs = draw_batch(net, probes, seed, indices)
-    return observe_drawn(net, names, layers, signs, jnp.asarray(X), ref)
-
-
-def draw_batch(net: Network, probes: int, seed: int, indices, initialisation: tuple[str, ...] | None = None):
-    """Parameters and signs of probes of the networks `indices` of a seed, along a first axis."""
     return _draw(drawn_alike(net), probes, initialisation, seed, jnp.asarray(indices))
 
 

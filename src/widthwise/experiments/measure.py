@@ -15,9 +15,10 @@ from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferen
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.estimators import check_statistics
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.programme import Part, PartTallies, Programme
+from widthwise.experiments.programme import Part, Programme
 from widthwise.experiments.reference import reference
-from widthwise.experiments.tables import cancelled_sizes, extrapolated_variables, variables_at_one_width
+from widthwise.experiments.tables import cancelled_sizes, measured_variables
+from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, plain, simplified
 from widthwise.network.validation import check_integer
@@ -102,31 +103,29 @@ def measure(
     _require_room_for_sums(parts, len(X))
     programme = Programme.of(tuple(parts), X, batch)
     found, interrupted = accumulate(programme, networks, engine, checkpoint, progress, "measure")
-    sums = [PartTallies.of(part, own) for part, own in zip(parts, found, strict=True)]
+    sums = [Tally(part.net.n, sums=own) for part, own in zip(parts, found, strict=True)]
     attrs = _nonfinite_report(programme, sums) | {"networks": min(part.networks for part in sums), "seed": seed}
-    attrs |= {"blocks": min(part.blocks for part in sums), "initialisation": described(drawn)}
+    attrs |= {"blocks": min(int(np.sum(part.sums["counts"] > 0)) for part in sums), "initialisation": described(drawn)}
     by_width = [sums[start : start + len(kept)] for start in range(0, len(sums), len(kept))]
     scales, coords = [cancelled_sizes(part) for part in parts[-len(kept) :]], layer_coordinate(kept)
-    if widths is None:
-        variables = variables_at_one_width(names, by_width[0], len(X), scales)
-    else:
-        variables = extrapolated_variables(names, sizes, by_width, len(X), scales)
+    variables = measured_variables(names, sizes, by_width, len(X), scales)
+    if widths is not None:
         coords = coords.assign(width=sizes)
         attrs |= {"widths": sizes, "seeds": [_seed(seed, width) for width in sizes]}
     return label(variables, net, coords, kind="measure", interrupted=int(interrupted), **attrs)
 
 
-def _nonfinite_report(programme: Programme, sums: Sequence[PartTallies]) -> dict[str, Any]:
+def _nonfinite_report(programme: Programme, sums: Sequence[Tally]) -> dict[str, Any]:
     """Attributes about networks that are not finite, and a warning where there are any."""
-    broken = sum(part.nonfinite for part in sums)
+    by_part = [int(part.sums["nonfinite"]) for part in sums]
+    broken, worst = sum(by_part), int(np.argmax(by_part))
     if not broken:
         return {"nonfinite": 0}
-    worst = max(range(len(sums)), key=lambda i: sums[i].nonfinite)
-    part, where = programme.parts[worst], sums[worst].where
+    part, where = programme.parts[worst], sums[worst].sums["nonfinite_indices"].tolist()
     if min(part.networks for part in sums) < 2:
         raise InvalidInput(
             "net",
-            f"{part.net}, of which {sums[worst].nonfinite} networks have numbers that are not finite (indices {where} "
+            f"{part.net}, of which {by_part[worst]} networks have numbers that are not finite (indices {where} "
             f"of seed {part.seed})",
             "at least 2 networks with finite kernels and tensors",
             "Reduce C_W or the depth, or use an activation that does not grow as fast.",

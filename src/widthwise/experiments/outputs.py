@@ -11,8 +11,7 @@ import numpy as np
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.network import Network, check_inputs
-from widthwise.network.inputs import check_targets
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_targets
 
 _DRAWN_AT_ONCE = 64
 

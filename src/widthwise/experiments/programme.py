@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.devices import by_device
+from widthwise.devices import by_device, power_of_two
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
-from widthwise.experiments.network_sums import Chunk, Sums, went_wrong
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import conditional_kernel, forward, on_device, tangent_kernel
-from widthwise.experiments.tally import Tally
+from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.network import Network
+from widthwise.network.layered import parameter_count
 from widthwise.tensors import TENSORS
 
 #: Numbers held for a batch of networks: what suits the caches of a processor, and the memory of an accelerator.
@@ -49,8 +49,7 @@ class Part:
     def cost(self, inputs: int) -> tuple[float, float]:
         """Numbers held for one network, and operations spent on it; to within a few times."""
         net, order = self.net, max((TENSORS[name].derivatives for name in self.tensors), default=-1)
-        parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
-        neurons = sum(net.widths[1:])
+        parameters, neurons = parameter_count(net), sum(net.widths[1:])
         outputs = net.widths[-1] if "Theta" in self.kernels else 1
         held = parameters + neurons * inputs * outputs
         spent = parameters * inputs * (1 + outputs)
@@ -77,8 +76,8 @@ class Programme:
     @classmethod
     def of(cls, parts: tuple[Part, ...], X: np.ndarray, batch: int | None) -> Programme:
         held, spent = (max(costs) for costs in zip(*(part.cost(len(X)) for part in parts), strict=True))
-        fitting = _power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
-        return cls(parts, X, batch or fitting, _power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
+        fitting = power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
+        return cls(parts, X, batch or fitting, power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for sums to be continued; the number of networks need not be."""
@@ -97,33 +96,18 @@ class Programme:
     def __call__(self, chunk: Chunk) -> Sums:
         """The sums of one chunk. A network with a number that is not finite is left out of all but its count."""
         part = self.parts[chunk.part]
-        kernel_sums, tensor_sums, wrong = Tally(part.net.n), Tally(part.net.n), []
+        tally, wrong = Tally(part.net.n), []
         for start in range(chunk.start, chunk.stop, self.batch):
             # the last batch is filled up, so that one compiled program serves all
             indices = np.arange(start, start + self.batch)
             seen = _observe(part, self.X, indices)
-            finite = np.all([_finite_rows(value) for value in jax.tree.leaves(seen)], axis=0)
+            finite = finite_networks(seen)
             used = finite & (indices < chunk.stop)
             wrong.append(indices[~finite & (indices < chunk.stop)])
             kernels, tensors, controls = jax.tree.map(lambda value, used=used: value[used], seen)
-            if kernels:
-                kernel_sums.add(indices[used], kernels, controls[:, :0])
-            if tensors:
-                tensor_sums.add(indices[used], tensors, controls)
+            tally.add(indices[used], tensors, controls, plain=kernels)
         lost = np.concatenate(wrong)
-        return {
-            **{f"kernels/{name}": value for name, value in kernel_sums.arrays().items()},
-            **{f"tensors/{name}": value for name, value in tensor_sums.arrays().items()},
-            **went_wrong("nonfinite", lost, np.ones(len(lost), bool)),
-        }
-
-
-def _finite_rows(values: np.ndarray) -> Any:
-    return np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-
-
-def _power_of_two(value: float, least: int, most: int) -> int:
-    return int(np.clip(2 ** np.floor(np.log2(max(value, 1.0))), least, most))
+        return tally.sums | went_wrong("nonfinite", lost, np.ones(len(lost), bool))
 
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
@@ -152,35 +136,3 @@ def observe_kernels(net: Network, names: tuple[str, ...], layers, X) -> dict[str
         return {name: found[name] for name in names}
 
     return jax.vmap(one)(layers)
-
-
-@dataclass(frozen=True)
-class PartTallies:
-    """All networks of one part. K and Θ are plain means; the other tensors have controls (see `Tally`)."""
-
-    kernels: Tally
-    tensors: Tally
-    nonfinite: int
-    where: list[int]
-
-    @classmethod
-    def of(cls, part: Part, sums: Sums) -> PartTallies:
-        kernels, tensors = [
-            Tally.restored(part.net.n, {key.removeprefix(kind): v for key, v in sums.items() if key.startswith(kind)})
-            for kind in ("kernels/", "tensors/")
-        ]
-        return cls(kernels, tensors, int(sums["nonfinite"]), sums["nonfinite_indices"].tolist())
-
-    @property
-    def networks(self) -> int:
-        return max(self.kernels.networks, self.tensors.networks)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that hold networks."""
-        return int(max(np.sum(tally.counts > 0) for tally in (self.kernels, self.tensors)))
-
-    def replicates(self) -> dict[str, np.ndarray]:
-        """Every statistic from all networks, then without one block each (see `Tally.replicates`)."""
-        used = [tally.replicates() for tally in (self.kernels, self.tensors) if tally.sums]
-        return {name: values for found in used for name, values in found.items()}

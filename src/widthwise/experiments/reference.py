@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -51,12 +50,11 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     K, Theta, kernels = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), []
     for layer in net.layers:
         variance = np.diag(K)
-        mean = partial(_pair_mean, K)
+
+        def mean(activation: Activation, p: int, K: np.ndarray = K) -> np.ndarray:
+            return pair_matrix(activation, p, p, K)[0]
+
         K, Theta = kernel_rule(layer, Pair(variance[:, None], K, variance[None, :], Theta, mean))
         if layer.numbered:
             kernels.append((K, Theta))
     return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)))
-
-
-def _pair_mean(K: np.ndarray, activation: Activation, p: int) -> np.ndarray:
-    return pair_matrix(activation, p, p, K)[0]

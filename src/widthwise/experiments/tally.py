@@ -1,18 +1,84 @@
-"""Means over many networks, with standard errors, in memory that does not grow with their number."""
+"""Sums over many networks, and means with standard errors, in memory that does not grow with their number.
+
+A job has parts, each a kind of network, and a number of networks that make a chunk. Called with a chunk it gives sums:
+arrays by name, to be added up, and short lists of network numbers under names that end in `_indices`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.estimators import connected
 
+#: Network i belongs to block i mod JACKKNIFE_BLOCKS; errors come from leaving out one block at a time.
+JACKKNIFE_BLOCKS = 64
 #: Control variates are used once there are this many networks for each of them.
 NETWORKS_PER_CONTROL = 8
+#: Indices of networks that went wrong which are remembered; all are counted.
+REMEMBERED = 16
+
+Sums = dict[str, np.ndarray]
+
+
+class Chunk(NamedTuple):
+    """Networks start, …, stop − 1 of one part."""
+
+    part: int
+    start: int
+    stop: int
+
+
+class NetworkJob(Protocol):
+    """What is done to networks: how many kinds of them, how many at a time, and what a saved run is known by."""
+
+    @property
+    def parts(self) -> Sequence[Any]: ...
+
+    @property
+    def chunk(self) -> int: ...
+
+    def __call__(self, chunk: Chunk) -> Sums: ...
+
+    def fingerprint(self) -> dict[str, Any]: ...
+
+
+def chunks_of(job: NetworkJob, networks: int) -> list[Chunk]:
+    """Chunks of all parts in the order in which they are added up: by range of networks, then by part."""
+    starts, parts = range(0, networks, job.chunk), range(len(job.parts))
+    return [Chunk(part, start, min(start + job.chunk, networks)) for start in starts for part in parts]
+
+
+def merged(one: Sums | None, other: Sums) -> Sums:
+    """Sums over both sets of networks, neither of which is changed: an interrupt in the middle does no harm."""
+    if one is None:
+        return other
+    both = {name: one[name] + other[name] for name in one if name in other and not name.endswith("_indices")}
+    lists = {name: np.concatenate([one[name], other[name]])[:REMEMBERED] for name in one.keys() & other.keys() - both}
+    return one | other | both | lists
+
+
+def went_wrong(name: str, indices: np.ndarray, wrong: np.ndarray) -> Sums:
+    """How many networks went wrong, and which, under a name.
+
+    >>> went_wrong("late", np.arange(3), np.array([True, False, True]))
+    {'late': array(2), 'late_indices': array([0, 2])}
+    """
+    return {name: np.asarray(wrong.sum()), f"{name}_indices": indices[wrong][:REMEMBERED]}
+
+
+def finite_networks(seen: Any) -> np.ndarray:
+    """Which networks have finite numbers only, in arrays with the networks first.
+
+    >>> finite_networks({"K": np.array([[1.0, np.inf], [2.0, 3.0]]), "z": np.zeros(2)}).tolist()
+    [False, True]
+    """
+    return np.all([np.isfinite(rows.reshape(len(rows), -1)).all(axis=1) for rows in jax.tree.leaves(seen)], axis=0)
 
 
 class Estimate(NamedTuple):
@@ -30,117 +96,88 @@ class Tally:
     expectation and less noise; β is the regression over all networks. `n` is the width that 1/n refers to. Errors
     come from leaving out one block at a time, so they hold for the products of means in V, D, A too.
 
-    >>> from widthwise.experiments.estimators import check_statistics, observe_batch
+    >>> from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
     >>> from widthwise.experiments.reference import reference
     >>> from widthwise.network import MLP
     >>> net, X = MLP([2, 32, 1], "tanh", C_W=1.5), np.array([[1.0, 0.2]])
     >>> names, tally = check_statistics(net.activation, ["V"]), Tally(net.n)
     >>> for start in range(0, 400, 100):
     ...     indices = np.arange(start, start + 100)
-    ...     tally.add(indices, *observe_batch(net, 0, indices, X, names, reference(net, X)))
+    ...     tally.add(indices, *observe_drawn(net, names, *draw_batch(net, 1, 0, indices), X, reference(net, X)))
     >>> V = tally.estimates()["V"]
     >>> tally.networks, V.value.shape, bool(V.error.item() < 0.05 * V.value.item())
     (400, (1, 1, 1, 1), True)
     """
 
     n: int
-    blocks: int = 64
-    counts: np.ndarray = field(init=False)
-    sums: dict[str, np.ndarray] = field(init=False, default_factory=dict)
-    control_sums: np.ndarray = field(init=False)
-    control_squares: np.ndarray = field(init=False)
-    products: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    blocks: int = JACKKNIFE_BLOCKS
+    sums: Sums = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.blocks < 2:
             raise InvalidInput("blocks", str(self.blocks), "at least 2, of which one is left out at a time")
-        self.counts = np.zeros(self.blocks)
-        self.control_sums, self.control_squares = np.zeros((self.blocks, 0)), np.zeros((0, 0))
 
     @property
     def networks(self) -> int:
-        return int(self.counts.sum())
+        return int(np.sum(self.sums.get("counts", 0)))
 
-    def add(self, indices, tensors: Mapping[str, Any], controls) -> None:
-        """Take in networks `indices`, whose tensors (networks, …) and controls (networks, controls) were observed."""
-        controls = np.asarray(controls)
-        if not self.sums:
-            self._allocate(tensors, controls)
-        blocks = np.asarray(indices) % self.blocks
-        np.add.at(self.counts, blocks, 1.0)
-        np.add.at(self.control_sums, blocks, controls)
-        self.control_squares += contract(controls, controls)
-        for name, value in tensors.items():
-            flat = np.reshape(value, (len(controls), self.products[name].shape[1]))
-            np.add.at(self.sums[name].reshape(self.blocks, -1), blocks, flat)
-            self.products[name] += contract(controls, flat)
+    def add(self, indices, tensors: Mapping[str, Any], controls, plain: Mapping[str, Any] | None = None) -> None:
+        """Take in networks `indices`, whose tensors (networks, …) and controls (networks, controls) were observed.
 
-    def _allocate(self, tensors: Mapping[str, Any], controls: np.ndarray) -> None:
-        count = controls.shape[1]
-        self.control_sums, self.control_squares = np.zeros((self.blocks, count)), np.zeros((count, count))
-        for name, value in tensors.items():
-            shape = np.shape(value)[1:]
-            self.sums[name] = np.zeros((self.blocks, *shape))
-            self.products[name] = np.zeros((count, int(np.prod(shape))))
+        What is `plain` is averaged as it is, without controls.
+        """
+        blocks, controls = np.asarray(indices) % self.blocks, np.asarray(controls)
+
+        def flat(values: np.ndarray, rows: int) -> np.ndarray:
+            return values.reshape(rows, int(np.prod(values.shape[1:])))
+
+        added = {"counts": np.ones(len(blocks)), "controls": controls}
+        added |= {f"sum:{name}": np.asarray(value) for name, value in {**tensors, **(plain or {})}.items()}
+        for name, values in added.items():
+            if name not in self.sums:
+                self.sums[name] = np.zeros((self.blocks, *values.shape[1:]))
+            np.add.at(flat(self.sums[name], self.blocks), blocks, flat(values, len(blocks)))
+        products = {"squares": controls} | {f"product:{name}": added[f"sum:{name}"] for name in tensors}
+        for name, values in products.items():
+            self.sums[name] = self.sums.get(name, 0.0) + contract(controls, flat(values, len(blocks)))
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally of the same observations."""
         if (self.n, self.blocks) != (other.n, other.blocks):
             raise InvalidInput("other", f"n={other.n}, blocks={other.blocks}", f"n={self.n}, blocks={self.blocks}")
-        if not other.sums:
-            return
-        if not self.sums:
-            self._allocate(other.sums, other.control_sums)
-        self.counts += other.counts
-        self.control_sums += other.control_sums
-        self.control_squares += other.control_squares
-        for name in self.sums:
-            self.sums[name] += other.sums[name]
-            self.products[name] += other.products[name]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The sums by name, which may be added to those of other networks; none where there are no networks."""
-        if not self.sums:
-            return {}
-        held = {name: getattr(self, name) for name in ("counts", "control_sums", "control_squares")}
-        held |= {f"sums/{name}": value for name, value in self.sums.items()}
-        return held | {f"products/{name}": value for name, value in self.products.items()}
-
-    @classmethod
-    def restored(cls, n: int, arrays: Mapping[str, np.ndarray]) -> Tally:
-        """The inverse of `arrays`."""
-        tally = cls(n)
-        for key, value in arrays.items():
-            group, _, name = key.partition("/")
-            if name:
-                getattr(tally, group)[name] = value
-            else:
-                setattr(tally, group, value)
-        return tally
+        self.sums = merged(self.sums, other.sums)
 
     def estimates(self) -> dict[str, Estimate]:
         """Every tensor with its standard error."""
         return {name: jackknife(values) for name, values in self.replicates().items()}
 
     def replicates(self) -> dict[str, np.ndarray]:
-        """For each tensor the estimate from all networks, then those without one block each: (1 + blocks used, …).
+        """`mean_replicates`, with the products of means taken off V, D and A."""
+        return connected(mean_replicates(self.sums), self.n)
 
-        Any function of several tensors has its error from these: `jackknife` of the function's values.
-        """
-        used = self.counts > 0
-        if used.sum() < 2:
-            raise InvalidInput("networks", str(self.networks), "at least 2", "Errors come from their scatter.")
-        counts = leaving_one_out(self.counts[used])
-        luck = leaving_one_out(self.control_sums[used]) / counts[:, None]
-        inverse, inflation = regression(self.networks, self.control_sums.sum(axis=0), self.control_squares)
-        means = {}
-        for name, blocks in self.sums.items():
-            sums = leaving_one_out(blocks[used])
-            mean = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
-            covariance = self.products[name] - np.outer(self.control_sums.sum(axis=0), mean[0])
+
+def mean_replicates(sums: Sums) -> dict[str, np.ndarray]:
+    """For each tensor the mean over all networks, then those without one block each: (1 + blocks used, …).
+
+    Any function of several tensors has its error from these: `jackknife` of the function's values.
+    """
+    networks = sums.get("counts", np.zeros(0))
+    used = networks > 0
+    if used.sum() < 2:
+        raise InvalidInput("networks", f"{networks.sum():.0f}", "at least 2", "Errors come from their scatter.")
+    counts, total = leaving_one_out(networks[used]), sums["controls"].sum(axis=0)
+    luck = leaving_one_out(sums["controls"][used]) / counts[:, None]
+    inverse, inflation = regression(networks.sum(), total, sums["squares"])
+    means = {}
+    for name in (key.removeprefix("sum:") for key in sums if key.startswith("sum:")):
+        left = leaving_one_out(sums[f"sum:{name}"][used])
+        mean = left / counts.reshape(-1, *[1] * (left.ndim - 1))
+        if f"product:{name}" in sums:
+            covariance = sums[f"product:{name}"] - np.outer(total, mean[0])
             mean = mean - (luck @ (inverse @ covariance)).reshape(mean.shape)
-            means[name] = mean[0] + inflation * (mean - mean[0])
-        return connected(means, self.n)
+            mean = mean[0] + inflation * (mean - mean[0])
+        means[name] = mean
+    return means
 
 
 def regression(networks: float, sums: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, float]:

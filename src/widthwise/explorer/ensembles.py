@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from widthwise.devices import power_of_two
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge
-from widthwise.experiments.network_sums import merged
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
-from widthwise.experiments.tally import Estimate, Tally, jackknife
-from widthwise.experiments.training.ensemble import Ensemble, train_chunk
-from widthwise.experiments.training.moments import estimates
+from widthwise.experiments.tally import Estimate, Tally, chunks_of, finite_networks, jackknife, merged
+from widthwise.experiments.training.ensemble import Ensemble
+from widthwise.experiments.training.train import estimates
 from widthwise.explorer.settings import Settings
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.network import MLP, GradientDescent, GradientFlow
+from widthwise.network.layered import parameter_count
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.study import Data, dataset
 
@@ -37,7 +38,7 @@ _TRAINING = {"tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 20_000, "batch": 
 def check_size(settings: Settings) -> None:
     """Refuse runs that a page should not start."""
     net = settings.network()
-    parameters = _parameters(net)
+    parameters = parameter_count(net)
     if parameters > LARGEST_NETWORK:
         raise TooLarge("width, depth", f"{parameters:,} parameters a network", f"at most {LARGEST_NETWORK:,}",
                        "Take a smaller width or depth, or measure in Python.")  # fmt: skip
@@ -62,13 +63,13 @@ def sample(settings: Settings, K: float) -> Iterator[xr.Dataset]:
     check_size(settings)
     net, X = settings.network(), jnp.asarray(settings.inputs)
     edges = np.linspace(-_OUTPUT_REACH, _OUTPUT_REACH, _OUTPUT_BINS + 1) * np.sqrt(K)
-    room = max(1, min(_LARGEST_BATCH, _BATCH_PARAMETERS // _parameters(net)))
-    batch, tally, counts, broken = 2 ** int(np.log2(room)), Tally(net.n), np.zeros(_OUTPUT_BINS), 0
+    batch = power_of_two(_BATCH_PARAMETERS // parameter_count(net), 1, _LARGEST_BATCH)
+    tally, counts, broken = Tally(net.n), np.zeros(_OUTPUT_BINS), 0
     for start in range(0, settings.networks, batch):
         indices = np.arange(start, start + batch)
         seen = jax.tree.map(np.asarray, _observed(net, settings.seed, jnp.asarray(indices), X))
         kept = np.arange(batch) < settings.networks - start
-        finite = np.all([np.isfinite(x.reshape(batch, -1)).all(axis=1) for x in seen.values()], axis=0)
+        finite = finite_networks(seen)
         broken += int(np.sum(kept & ~finite))
         rows = kept & finite
         outputs = seen.pop("z")[rows]
@@ -79,10 +80,6 @@ def sample(settings: Settings, K: float) -> Iterator[xr.Dataset]:
     if tally.networks < 2:
         raise InvalidInput("C_W", f"{settings.C_W:g}, at which {broken} networks have numbers that are not finite",
                            "networks that stay finite", "Reduce C_W or the depth.")  # fmt: skip
-
-
-def _parameters(net: MLP) -> int:
-    return sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
 
 
 @jax.jit
@@ -132,10 +129,6 @@ class TrainingTask:
     data: Data
     algorithm: GradientFlow | GradientDescent
 
-    @property
-    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.data.for_training()
-
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
@@ -174,9 +167,9 @@ def task_of(settings: Settings) -> TrainingTask:
 def prediction(task: TrainingTask) -> Predicted:
     """`predict` to order 1/n, or at infinite width where the tensors do not exist for the activation."""
     try:
-        found, why = predict(task.net, *task.parts, algorithm=task.algorithm, order=1), ""
+        found, why = predict(task.net, *task.data.for_training(), algorithm=task.algorithm, order=1), ""
     except NotDifferentiable as error:
-        found, why = predict(task.net, *task.parts, algorithm=task.algorithm), str(error)
+        found, why = predict(task.net, *task.data.for_training(), algorithm=task.algorithm), str(error)
     mean0, cov0 = found["mean0"].values[0], np.diagonal(found["cov0"].values[0, :, 0, :])
     spread0 = np.sqrt(np.maximum(cov0, 0.0))
     if why:
@@ -195,11 +188,13 @@ def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.D
     >>> last.attrs["networks"], last["mean"].shape, last.attrs["unconverged"]
     (32, (2,), 0)
     """
-    X, y, X_test = task.parts
+    X, y, X_test = task.data.for_training()
     ensemble = Ensemble.of(task.net, task.algorithm, X, y.T, X_test, seed=seed, **_TRAINING)
     sums = None
-    for chunk in ensemble.chunks(networks):
-        sums = merged(sums, train_chunk(ensemble, chunk))
+    for chunk in chunks_of(ensemble, networks):
+        sums = merged(sums, ensemble(chunk))
+        if sums["counts"].sum() < 2:
+            continue
         found = estimates(sums)
         variance, error = (np.diagonal(part[0, :, 0, :]) for part in found["cov"])
         spread = np.sqrt(np.maximum(variance, 0.0))

@@ -1,14 +1,29 @@
 """Networks made of layers, their hyperparameters, the conventions people know them by, and training algorithms."""
 
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.inputs import check_inputs, check_one_input, check_targets, real_array
 from widthwise.network.layered import Network, check_network
 from widthwise.network.layers.base import Layer, layer_kind, number, width
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
-from widthwise.network.mlp import MLP, PER_LAYER, plain, simplified
-from widthwise.network.reading import network_from_dict, network_from_json, widths_from_json
-from widthwise.network.validation import check_integer, check_per_layer, check_widths
+from widthwise.network.mlp import (
+    MLP,
+    PER_LAYER,
+    network_from_dict,
+    network_from_json,
+    plain,
+    simplified,
+    widths_from_json,
+)
+from widthwise.network.validation import (
+    check_inputs,
+    check_integer,
+    check_one_input,
+    check_per_layer,
+    check_real,
+    check_targets,
+    check_widths,
+    real_array,
+)
 
 __all__ = [
     "MLP",
@@ -28,6 +43,7 @@ __all__ = [
     "check_network",
     "check_one_input",
     "check_per_layer",
+    "check_real",
     "check_targets",
     "check_widths",
     "layer_kind",

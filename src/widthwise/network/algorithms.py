@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import math
-import operator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
 
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import register_pytree
+from widthwise.network.validation import LEAST, check_integer, check_real
+
+_below_one = partial(
+    check_real, expected="a number from 0 up to, and not including, 1", largest=math.nextafter(1.0, 0.0)
+)
+#: How each setting is checked.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "time": partial(check_real, expected="a finite non-negative number, or None for convergence"),
+    "learning_rate": partial(check_real, expected="a finite positive number", least=LEAST),
+    "steps": partial(check_integer, least=0, expected="a non-negative integer, or None for convergence"),
+    "batch_size": partial(check_integer, least=1, expected="a positive integer"),
+    "epsilon": partial(check_real, expected="a finite non-negative number"),
+    **dict.fromkeys(("momentum", "beta1", "beta2"), _below_one),
+}
+#: Settings for which None stands for convergence, or for full batches.
+_OPTIONAL = ("time", "steps", "batch_size")
+
+
+class _Algorithm:
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None or name not in _OPTIONAL:
+                _CHECKS[name](name, value)
 
 
 @dataclass(frozen=True)
-class GradientFlow:
+class GradientFlow(_Algorithm):
     """Gradient flow dθ/dt = −λ ∂L/∂θ, L = ½Σ(z−y)², for a `time`, or to convergence when it is None (theory §8).
 
     >>> GradientFlow()
@@ -20,13 +45,9 @@ class GradientFlow:
 
     time: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.time is not None and not _is_positive(self.time, zero=True):
-            raise InvalidInput("time", repr(self.time), "a finite non-negative number, or None for convergence")
-
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(_Algorithm):
     """Full-batch gradient descent θ → θ − η λ ∂L/∂θ for a number of `steps`, or to convergence when None (theory §8).
 
     >>> GradientDescent(learning_rate=0.1, steps=20)
@@ -36,12 +57,9 @@ class GradientDescent:
     learning_rate: float
     steps: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_descent(self.learning_rate, self.steps)
-
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(_Algorithm):
     """Stochastic gradient descent in batches drawn without replacement, for `steps`, or to convergence when None.
 
     The gradient of a batch of B among N inputs is multiplied by N/B, so that its mean is the full gradient of theory
@@ -56,13 +74,13 @@ class SGD:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check_descent(self.learning_rate, self.steps, self.batch_size)
+        super().__post_init__()
         if self.batch_size is None:
             raise InvalidInput("batch_size", "None", "a positive integer", "Use GradientDescent for full batches.")
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(_Algorithm):
     """Descent with heavy-ball momentum: v → μv + ∂L/∂θ, θ → θ − ηλv; full batch unless `batch_size` is given.
 
     >>> Momentum(learning_rate=0.1)
@@ -74,13 +92,9 @@ class Momentum:
     steps: int | None = None
     batch_size: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_descent(self.learning_rate, self.steps, self.batch_size)
-        _check_fraction("momentum", self.momentum)
-
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(_Algorithm):
     """Adam on parameters measured in units of √λ; full batch unless `batch_size` is given.
 
     With g = √λ ∂L/∂θ and its averages m, v (β₁, β₂, corrected for their start), θ → θ − η√λ m/(√v + ε).
@@ -95,13 +109,6 @@ class Adam:
     epsilon: float = 1e-8
     steps: int | None = None
     batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_descent(self.learning_rate, self.steps, self.batch_size)
-        _check_fraction("beta1", self.beta1)
-        _check_fraction("beta2", self.beta2)
-        if not _is_positive(self.epsilon, zero=True):
-            raise InvalidInput("epsilon", repr(self.epsilon), "a finite non-negative number")
 
 
 @dataclass(frozen=True)
@@ -118,32 +125,3 @@ class NewtonStep:
 # Rates, times and steps are leaves: none of them is compiled in. The size of a batch is a shape.
 for _algorithm in (GradientFlow, GradientDescent, SGD, Momentum, Adam, NewtonStep):
     register_pytree(_algorithm, [field.name for field in fields(_algorithm) if field.name != "batch_size"])
-
-
-def _is_positive(value: object, zero: bool = False) -> bool:
-    try:
-        number = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
-        return False
-    return math.isfinite(number) and (number > 0 or (zero and number == 0))
-
-
-def _check_descent(learning_rate: object, steps: object, batch_size: object = None) -> None:
-    if not _is_positive(learning_rate):
-        raise InvalidInput("learning_rate", repr(learning_rate), "a finite positive number")
-    if steps is not None and not _whole(steps, 0):
-        raise InvalidInput("steps", repr(steps), "a non-negative integer, or None for convergence")
-    if batch_size is not None and not _whole(batch_size, 1):
-        raise InvalidInput("batch_size", repr(batch_size), "a positive integer")
-
-
-def _check_fraction(name: str, value: object) -> None:
-    if not (_is_positive(value, zero=True) and float(value) < 1):  # pyright: ignore[reportArgumentType]
-        raise InvalidInput(name, repr(value), "a number from 0 up to, and not including, 1")
-
-
-def _whole(value: object, least: int) -> bool:
-    try:
-        return operator.index(value) >= least and not isinstance(value, bool)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return False

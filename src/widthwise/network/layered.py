@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized
 from widthwise.network.layers.elementwise import Elementwise
-from widthwise.network.text_forms import TextForms
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Network(TextForms):
+class Network:
     """Layers one after the other: `Dense`, activations by name or function, and kinds of your own.
 
     Its structure (kinds, widths, activations) is static and hashable; its numbers (C's, λ's, scales) are leaves of a
@@ -40,15 +44,28 @@ class Network(TextForms):
             raise InvalidInput(
                 "layers", repr(layers), "a list of layers", 'For example [Dense(3, 64), "tanh", Dense(64, 1)].'
             )
-        object.__setattr__(self, "layers", tuple(_as_layer(layer) for layer in layers))
-        _check_fit(self.layers)
+        items: Sequence[Any] = layers
+        given = tuple(layer if isinstance(layer, Layer) else Elementwise(layer) for layer in items)
+        object.__setattr__(self, "layers", given)
+        *_, last = self.signals
+        if not given[-1].numbered:
+            raise InvalidInput(
+                f"layers[{len(given) - 1}]",
+                f"{given[-1]!r} at the end, with {last.width} features that nothing reads",
+                "a Dense layer at the end",
+            )
 
     @cached_property
     def signals(self) -> tuple[Signal, ...]:
-        """What comes into each layer, and what leaves the last one."""
+        """What comes into each layer, and what leaves the last one; a layer that cannot follow is refused."""
         signals = [Signal(None, gaussian=False)]
-        for layer in self.layers:
-            signals.append(layer.outgoing(signals[-1]))
+        for position, layer in enumerate(self.layers):
+            try:
+                signals.append(layer.outgoing(signals[-1]))
+            except Misfit as misfit:
+                raise InvalidInput(f"layers[{position}]", *misfit.args) from None
+            if signals[-1].width is None:
+                raise InvalidInput(f"layers[{position}]", f"{layer!r} on the raw inputs", "a Dense layer first")
         return tuple(signals)
 
     @cached_property
@@ -107,12 +124,44 @@ class Network(TextForms):
         return {"layers": [layer.to_dict() for layer in self.layers]}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Network:
-        """The inverse of `to_dict`. `activations` maps names of the user's own activations to the functions."""
+    def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Self:
+        """The inverse of `to_dict`. An activation of the user's own is stored by name: `activations` gives it back."""
         if not isinstance(data, Mapping) or set(data) != {"layers"} or not isinstance(data["layers"], list):
             got = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
             raise InvalidInput("network", got, "a table with the key layers, a list")
         return cls([layer_from(layer, {} if activations is None else activations) for layer in data["layers"]])
+
+    def to_json(self) -> str:
+        """>>> from widthwise.network import MLP
+        >>> net = MLP([2, 16, 1], "leaky_relu(0.1)", C_W=[1.0, 2.0])
+        >>> MLP.from_json(net.to_json()) == net
+        True
+        """
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str, activations: Mapping[str, Any] | None = None) -> Self:
+        return cls.from_dict(parsed_json(text), activations)
+
+    def to_toml(self) -> str:
+        """>>> from widthwise.network import MLP
+        >>> print(MLP([2, 16, 1], "gelu", C_b=0.1).to_toml())
+        widths = [2, 16, 1]
+        activation = "gelu"
+        C_b = 0.1
+        C_W = 1.0
+        lambda_b = 1.0
+        lambda_W = 1.0
+        """
+        return "\n".join(f"{name} = {_toml(value)}" for name, value in self.to_dict().items())
+
+    @classmethod
+    def from_toml(cls, text: str, activations: Mapping[str, Any] | None = None) -> Self:
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidInput("network", f"malformed TOML ({error})", "a table written by to_toml") from error
+        return cls.from_dict(data, activations)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):
@@ -127,26 +176,20 @@ class Network(TextForms):
         return f"Network([{', '.join(parts)}])"
 
 
-def _as_layer(item: Any) -> Layer:
-    return item if isinstance(item, Layer) else Elementwise(item)
+def parsed_json(text: str) -> Any:
+    """What a JSON text of a network holds."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
 
 
-def _check_fit(layers: tuple[Layer, ...]) -> None:
-    """Refuse a layer that cannot follow the one before it, and an end that nothing reads."""
-    signal = Signal(None, gaussian=False)
-    for position, layer in enumerate(layers):
-        try:
-            signal = layer.outgoing(signal)
-        except Misfit as misfit:
-            raise InvalidInput(f"layers[{position}]", misfit.got, misfit.expected) from None
-        if signal.width is None:
-            raise InvalidInput(f"layers[{position}]", f"{layer!r} on the raw inputs", "a Dense layer first")
-    if not layers[-1].numbered:
-        raise InvalidInput(
-            f"layers[{len(layers) - 1}]",
-            f"{layers[-1]!r} at the end, with {signal.width} features that nothing reads",
-            "a Dense layer at the end",
-        )
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(entry)}" for name, entry in value.items()) + " }"
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        return "[\n" + "".join(f"    {_toml(entry)},\n" for entry in value) + "]"
+    return json.dumps(value)
 
 
 register_pytree(Network, ["layers"])
@@ -163,3 +206,8 @@ def numbered_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
     """Layers cut behind each numbered one."""
     ends = [0, *(position + 1 for position, layer in enumerate(layers) if layer.numbered)]
     return [tuple(layers[start:stop]) for start, stop in pairwise(ends)]
+
+
+def parameter_count(net: Network) -> int:
+    """How many parameters a network of dense layers has."""
+    return sum(a * b + b for a, b in pairwise(net.widths))

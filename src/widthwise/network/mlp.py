@@ -1,4 +1,11 @@
-"""The multilayer perceptron: one way to make a network (theory §1)."""
+"""The multilayer perceptron: one way to make a network (theory §1), and the conventions people know it by.
+
+Conventions are constructors, each with the C's and λ's that it means.
+Plain gradient descent with one global learning rate η on weights and biases themselves (the standard
+parameterisation) means λ_b = η and λ_W = η n_{l−1}, since the learning-rate tensor is λ_W/n_{l−1} on each weight.
+Gradient descent on unit-variance parameters ω with W = √(C_W/n_{l−1}) ω and b = √C_b β (the NTK
+parameterisation) means λ_b = η C_b and λ_W = η C_W.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +19,11 @@ from numpy.typing import ArrayLike
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput, NoRule
-from widthwise.network.conventions import Conventions
-from widthwise.network.layered import Network, check_network
+from widthwise.network.layered import Network, check_network, parsed_json
 from widthwise.network.layers.base import Layer, register_pytree
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
-from widthwise.network.validation import check_per_layer, check_widths
+from widthwise.network.validation import check_per_layer, check_real, check_widths
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,7 +33,7 @@ FIELDS = ("widths", "activation", *PER_LAYER)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class MLP(Conventions, Network):
+class MLP(Network):
     """A fully connected network and the distribution of its parameters.
 
     `widths = [n_0, …, n_L]`: input dimension, hidden widths, outputs. The L weight matrices have independent
@@ -77,6 +83,88 @@ class MLP(Conventions, Network):
         object.__setattr__(net, "layers", tuple(layers))
         object.__setattr__(net, "unread", unread or (None if len(layers) > 1 else resolve("linear")))
         return net
+
+    @classmethod
+    def standard(
+        cls, widths: Sequence[int], activation: Any, C_b: Any = 0.0, C_W: Any = 1.0, learning_rate: float = 1.0
+    ) -> Self:
+        """Standard parameterisation: gradient descent on W and b with one global rate η.
+
+        C_b, C_W as given; λ_b = η, λ_W = η n_{l−1} in layer l. The NTK then grows with the widths, and the largest
+        stable η falls with them.
+        """
+        fan_in = [float(n) for n in check_widths(widths)[:-1]]
+        rate = _rate(learning_rate)
+        return cls(widths, activation, C_b, C_W, rate, [rate * n for n in fan_in])
+
+    @classmethod
+    def ntk(
+        cls, widths: Sequence[int], activation: Any, C_b: Any = 0.0, C_W: Any = 1.0, learning_rate: float = 1.0
+    ) -> Self:
+        """NTK parameterisation: gradient descent on unit-variance parameters. λ_b = η C_b, λ_W = η C_W.
+
+        With neural-tangents' names, C_W = W_std² and C_b = b_std².
+        """
+        rate, depth = _rate(learning_rate), len(check_widths(widths)) - 1
+        rates = ([rate * c for c in check_per_layer(*C, depth)] for C in (("C_b", C_b), ("C_W", C_W)))
+        return cls(widths, activation, C_b, C_W, *rates)
+
+    @classmethod
+    def he(cls, widths: Sequence[int], activation: Any = "relu", learning_rate: float = 1.0) -> Self:
+        """He (Kaiming) normal: weight variance 2/fan-in, zero biases; standard parameterisation.
+
+        C_b = 0, C_W = 2, or 2/(1+slope²) for leaky_relu; λ_b = η, λ_W = η n_{l−1}.
+        """
+        sigma = resolve(activation)
+        slope = sigma.parameters[0] if sigma.name == "leaky_relu" else 0.0
+        return cls.standard(widths, sigma, 0.0, 2.0 / (1.0 + slope**2), learning_rate)
+
+    @classmethod
+    def lecun(cls, widths: Sequence[int], activation: Any = "tanh", learning_rate: float = 1.0) -> Self:
+        """LeCun normal: weight variance 1/fan-in, zero biases; standard parameterisation.
+
+        C_b = 0, C_W = 1; λ_b = η, λ_W = η n_{l−1}.
+        """
+        return cls.standard(widths, activation, 0.0, 1.0, learning_rate)
+
+    @classmethod
+    def glorot(cls, widths: Sequence[int], activation: Any = "tanh", learning_rate: float = 1.0) -> Self:
+        """Glorot (Xavier) normal: weight variance 2/(fan-in + fan-out), zero biases; standard parameterisation.
+
+        C_b = 0, C_W = 2n_{l−1}/(n_{l−1}+n_l) in layer l; λ_b = η, λ_W = η n_{l−1}.
+        """
+        n = check_widths(widths)
+        C_W = [2.0 * fan_in / (fan_in + fan_out) for fan_in, fan_out in pairwise(n)]
+        return cls.standard(widths, activation, 0.0, C_W, learning_rate)
+
+    @classmethod
+    def torch_default(cls, widths: Sequence[int], activation: Any = "relu", learning_rate: float = 1.0) -> Self:
+        """What `torch.nn.Linear` does unasked: weights and biases uniform on ±1/√fan-in; standard parameterisation.
+
+        C_W = 1/3 and C_b = 1/(3n_{l−1}) in layer l; λ_b = η, λ_W = η n_{l−1}. The entries are not Gaussian, which
+        changes nothing at infinite width.
+        """
+        C_b = [1.0 / (3.0 * n) for n in check_widths(widths)[:-1]]
+        return cls.standard(widths, activation, C_b, 1.0 / 3.0, learning_rate)
+
+    @classmethod
+    def mup(
+        cls, widths: Sequence[int], activation: Any, C_b: float = 0.0, C_W: float = 1.0, learning_rate: float = 1.0
+    ) -> Self:
+        """Mean-field or μP scaling for SGD: outputs of size 1/√n at initialisation, features that move at any width.
+
+        Weight variance C_W/fan-in, and C_W/n² into the output (n = n_{L−1}): C_W in layers 1 … L−1, C_W/n in
+        layer L. Learning rates, per parameter: η n_1 on the input weights, η on hidden weights, η/n on the output
+        weights, η n_l on hidden biases, η on output biases. So λ_W = η n_0 n_1, η n_{l−1}, …, η and
+        λ_b = η n_1, …, η n_{L−1}, η, and Θ is of order one.
+        """
+        n = check_widths(widths)
+        rate, depth = _rate(learning_rate), len(n) - 1
+        if depth == 1:
+            raise InvalidInput("widths", str(list(widths)), "at least one hidden layer for mean-field scaling")
+        weights = [rate * n[0] * n[1], *(rate * n[layer - 1] for layer in range(2, depth)), rate]
+        biases = [*(rate * n[layer] for layer in range(1, depth)), rate]
+        return cls(widths, activation, C_b, [*[C_W] * (depth - 1), C_W / n[-2]], biases, weights)
 
     @cached_property
     def dense(self) -> tuple[Dense, ...]:
@@ -197,6 +285,10 @@ def check_activations(activation: Any, hidden: int) -> list[Activation]:
     return [resolve(sigma) for sigma in activation]
 
 
+def _rate(learning_rate: Any) -> float:
+    return check_real("learning_rate", learning_rate, "a finite non-negative number")
+
+
 def plain(net: Network, purpose: str) -> MLP:
     """The network as dense layers with an activation between any two; a refusal that names the layer that has no rule.
 
@@ -235,3 +327,34 @@ def _collapse(name: str, values: tuple) -> Any:
     if len(set(values)) > 1:
         raise InvalidInput("replace", "another depth for a network with layer-dependent " + name, f"new {name} as well")
     return values[0]
+
+
+def network_from_dict(data: Mapping[str, Any], activations: Mapping[str, Any] | None = None) -> Network:
+    """The inverse of `to_dict` for networks of any kind.
+
+    >>> network_from_dict({"widths": [2, 8, 1], "activation": "tanh"}).depth
+    2
+    """
+    kind = Network if isinstance(data, Mapping) and "layers" in data else MLP
+    return kind.from_dict(data, activations)
+
+
+class _AllLinear(dict):
+    """Activations of any name, for those who ask about widths alone and have no functions at hand."""
+
+    def get(self, key: Any, default: Any = None) -> str:
+        return "linear"
+
+
+def widths_from_json(text: str) -> tuple[int, ...]:
+    """n_0, …, n_L of a network, whatever its activations are.
+
+    >>> widths_from_json('{"widths": [2, 8, 1], "activation": "my own"}')
+    (2, 8, 1)
+    """
+    return network_from_json(text, _AllLinear()).widths
+
+
+def network_from_json(text: str, activations: Mapping[str, Any] | None = None) -> Network:
+    """The inverse of `to_json` for networks of any kind."""
+    return network_from_dict(parsed_json(text), activations)

@@ -110,7 +110,7 @@ def plot_agreement(theory: xr.Dataset, measurement: xr.Dataset) -> Figure:
     with look():
         figure, axes = panels(len(names), 5, *((3.6, 3.0) if few else (2.5, 2.2)))
         for axis, name in zip(axes, names, strict=True):
-            value, error, n = read(measurement, name, layer).reading
+            value, error, n = read((measurement,), name, layer).reading
             predicted = predicted_at(theory, name, layer, n)
             # entries that are equal by symmetry, to rounding, are drawn once; by rising value
             scale = np.abs(predicted).max(initial=0.0) or 1.0

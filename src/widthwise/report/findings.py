@@ -26,8 +26,7 @@ from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.network import MLP, GradientDescent
 from widthwise.results.labels import label
-from widthwise.results.single_input import single_input
-from widthwise.results.theory import theory
+from widthwise.results.theory import single_input, theory
 from widthwise.study import Study
 
 #: Inputs for which the tensors of order 1/n are computed, and inputs of training and test together.

@@ -1,6 +1,14 @@
 """Less noise at the same mean: what one trained network says, minus what is known exactly to be zero on average.
 
-With k_x y the trained mean at infinite width, u = z* − k_x y (theory §8), and `odd`, `even`, `drift` of `linearised`:
+A wide network is nearly linear in its parameters, and what training makes of such a one is split by a reflection.
+Reflecting the last layer, (W, b) → (−W, −b), turns z into −z and leaves Ĥ alone, at every width and for every
+initialisation with that symmetry. With G the response of the algorithm on Ĥ_AA (theory §8, free part), Ĥ' the
+derivative of Ĥ along λJᵀG a, and B(a, b)_x = M[Ĥ' G b]_x, M[T]_x = T_x − Ĥ_xA G T_A, the trained output is near
+    odd + even,    odd = z_x − Ĥ_xA G z_A + ½B(z, z) + ½B(y, y),    even = Ĥ_xA G y − ½B(z, y) − ½B(y, z)
+and its kernel near Ĥ + drift − (Ĥ' along λJᵀG z), drift = Ĥ' along λJᵀG y. The reflection changes the signs of `odd`
+and of `drift` alone: each of them, and `odd` times `even`, has mean exactly zero.
+
+With k_x y the trained mean at infinite width, and u = z* − k_x y (theory §8),
     u − odd                                                          has the mean of u,
     u u − w w + E[w w] − odd (even − k_x y) − (even − k_x y) odd     that of u u,
     Ĥ* − Ĥ − drift                                                   that of the change of the kernel.
@@ -15,18 +23,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.decompositions import eigh
 from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import Reference, pair_number, reference
 from widthwise.experiments.sampler import Parameters, conditional_kernel
-from widthwise.experiments.tangent import Tangent, kernel, tangent
-from widthwise.experiments.training.linearised import linearised, response
+from widthwise.experiments.tangent import Tangent, kernel, pull, restricted, tangent
 from widthwise.network import MLP, Network
+from widthwise.network.algorithms import GradientDescent, GradientFlow
 
 #: Training and test inputs up to which `fluctuations` is used: its cost grows with the fourth power.
 QUIET_INPUTS = 8
+#: Eigenvalues of the training kernel below this fraction of the largest are raised to it.
+FLOOR = 1e-10
 
 
 class Guide(NamedTuple):
@@ -40,6 +52,14 @@ class Guide(NamedTuple):
     K: Any
     Theta: Any
     layers: Reference | None
+
+
+class Linearised(NamedTuple):
+    """At the tests: `odd` and `even` (i, x), `drift` (i, x, j, y)."""
+
+    odd: Any
+    even: Any
+    drift: Any
 
 
 class TrainedObservation(NamedTuple):
@@ -60,10 +80,51 @@ class _Averages(NamedTuple):
     controls: Any
 
 
+def response(H, algorithm: Any):
+    """G of a training kernel: (1 − decay)/λ on its eigenvalues, the decay e^{−λt}, (1 − ηλ)^steps or nothing.
+
+    >>> response(jnp.array([[2.0]]), GradientFlow()).tolist()
+    [[0.5]]
+    """
+    values, vectors = eigh(H)
+    values = jnp.maximum(values, FLOOR * values[-1])
+    reached = 1.0
+    if isinstance(algorithm, GradientFlow) and algorithm.time is not None:
+        reached = -jnp.expm1(-values * algorithm.time)
+    elif isinstance(algorithm, GradientDescent) and algorithm.steps is not None:
+        reached = 1.0 - (1.0 - algorithm.learning_rate * values) ** algorithm.steps
+    return (vectors * (reached / values)) @ vectors.T
+
+
+def linearised(net: Network, algorithm: Any, layers: Parameters, at: Tangent, H, X, y) -> Linearised:
+    """The parts above for one network at `layers`, where it has tangent `at` and kernel Ĥ on X; y (i, a)."""
+    train = y.shape[1]
+    H_AA = H[:, :train, :, :train]
+    G = response(H_AA.reshape(y.size, y.size), algorithm).reshape(H_AA.shape)
+    k = jnp.einsum("ixja,jakb->ixkb", H[:, train:, :, :train], G)
+    data = restricted(at, train)
+    z_fit, y_fit = (jnp.einsum("iajb,jb->ia", G, error) for error in (data.z, y))
+
+    def kernel_at(parameters):
+        return kernel(tangent(net, parameters, X))
+
+    def along(fit):
+        return jax.jvp(kernel_at, (layers,), (pull(net, data, fit),))[1]
+
+    def bilinear(moved, fit):
+        T = jnp.einsum("iajb,jb->ia", moved[:, :, :, :train], fit)
+        return T[:, train:] - jnp.einsum("ixja,ja->ix", k, T[:, :train])
+
+    along_z, along_y = along(z_fit), along(y_fit)
+    odd = at.z[:, train:] - jnp.einsum("ixja,ja->ix", k, data.z)
+    odd += 0.5 * (bilinear(along_z, z_fit) + bilinear(along_y, y_fit))
+    even = jnp.einsum("ixja,ja->ix", k, y) - 0.5 * (bilinear(along_z, y_fit) + bilinear(along_y, z_fit))
+    return Linearised(odd, even, along_y[:, train:, :, train:])
+
+
 def guide(net: Network, X: np.ndarray, train: int, algorithm: Any) -> Guide:
     """Infinite width for the first `train` inputs of X as training inputs and the rest as tests.
 
-    >>> from widthwise.network import GradientFlow
     >>> found = guide(MLP([1, 8, 1], "linear", lambda_b=0.0), np.array([[1.0], [2.0]]), 1, GradientFlow())
     >>> found.k.tolist()
     [[2.0]]

@@ -10,18 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.devices import by_device
+from widthwise.devices import by_device, power_of_two
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
-from widthwise.experiments.network_sums import Chunk, Sums, chunks_of, went_wrong
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
+from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.flows import Trained, flow
-from widthwise.experiments.training.moments import sums_of
-from widthwise.experiments.training.newton import newton_step
+from widthwise.experiments.training.flows import Trained, flow, newton_step
 from widthwise.network import Network
 from widthwise.network.algorithms import GradientFlow, NewtonStep
+from widthwise.network.layered import parameter_count
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
 _ORDER_KEY = 0x5EED_0002
@@ -67,9 +66,6 @@ class Ensemble:
         """Networks that are trained side by side."""
         return self.batch
 
-    def chunks(self, networks: int) -> list[Chunk]:
-        return chunks_of(self, networks)
-
     def fingerprint(self) -> dict[str, Any]:
         """What must be the same for sums to be continued; the number of networks need not be."""
         return {
@@ -85,18 +81,41 @@ class Ensemble:
         }
 
     def __call__(self, chunk: Chunk) -> Sums:
-        return train_chunk(self, chunk)
+        """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
+
+        Networks that did not converge count in the sums; those with a number that is not finite cannot.
+
+        >>> from widthwise.network import MLP
+        >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
+        >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
+        >>> found = Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how)(Chunk(0, 0, 3))
+        >>> int(found["counts"].sum()), int(found["unconverged"])
+        (3, 0)
+        """
+        indices = np.arange(chunk.start, chunk.stop)
+        padded = np.resize(indices, self.batch)
+        layers, keys = _draw_with_keys(drawn_alike(self.net), self.initialisation, self.seed, jnp.asarray(padded))
+        how = (self.tolerance, self.accuracy, self.max_steps)
+        seen, steps, converged = jax.tree.map(
+            lambda value: np.asarray(value)[: len(indices)],
+            _train(on_device(self.net), self.algorithm, how, layers, keys, self.X, self.y, self.known),
+        )
+        finite, tally = finite_networks(seen), Tally(self.net.n)
+        controlled, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
+        tally.add(indices[finite], controlled, controls, {f"plain_{name}": rows for name, rows in plain.items()})
+        late = went_wrong("unconverged", indices, finite & ~converged)
+        found = tally.sums | {"steps": np.array(float(steps.sum()))}
+        return found | late | went_wrong("nonfinite", indices, ~finite)
 
 
 def fitting_batch(net: Network, inputs: int, tests: int) -> int:
     """How many networks are trained side by side: a power of two that suits the caches or the accelerator's memory."""
-    parameters = sum(a * b + b for a, b in zip(net.widths[:-1], net.widths[1:], strict=True))
-    outputs, neurons = net.widths[-1], sum(net.widths[1:])
+    parameters, outputs, neurons = parameter_count(net), net.widths[-1], sum(net.widths[1:])
     held = 16 * parameters + 8 * neurons * inputs * outputs + 6 * (outputs * inputs) ** 2 + 8 * (outputs * tests) ** 2
     if is_quiet(net, inputs):
         held += 16 * neurons * inputs**2 + inputs**4
     room, most = by_device(ROOM)
-    return int(np.clip(2 ** np.floor(np.log2(max(room / held, 1.0))), 1, most))
+    return power_of_two(room / held, 1, most)
 
 
 def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any]) -> Trained:
@@ -107,38 +126,6 @@ def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: 
     if isinstance(algorithm, NewtonStep):
         return newton_step(net, layers, X, y, tolerance, max_steps)
     return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
-
-
-def train_chunk(what: Ensemble, chunk: tuple[int, ...]) -> Sums:
-    """Sums over the networks start..stop−1, with the indices of those that did not converge or are not finite.
-
-    Networks that did not converge count in the sums; those with a number that is not finite cannot.
-
-    >>> from widthwise.network import MLP
-    >>> net, X, y = MLP([1, 16, 1], "tanh"), np.array([[1.0]]), np.array([[0.5]])
-    >>> how = dict(seed=0, tolerance=1e-6, accuracy=1e-5, max_steps=1000, batch=4)
-    >>> found = train_chunk(Ensemble.of(net, GradientFlow(), X, y, np.array([[0.5]]), **how), (0, 3))
-    >>> int(found["counts"].sum()), int(found["unconverged"])
-    (3, 0)
-    """
-    *_, start, stop = chunk
-    indices = np.arange(start, stop)
-    padded = np.resize(indices, what.batch)
-    layers, keys = _draw_with_keys(drawn_alike(what.net), what.initialisation, what.seed, jnp.asarray(padded))
-    how = (what.tolerance, what.accuracy, what.max_steps)
-    seen, steps, converged = jax.tree.map(
-        lambda value: np.asarray(value)[: len(indices)],
-        _train(on_device(what.net), what.algorithm, how, layers, keys, what.X, what.y, what.known),
-    )
-    finite = np.all([_finite_networks(rows) for rows in jax.tree.leaves(seen)], axis=0)
-    estimates, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
-    found = sums_of(indices[finite], estimates, plain, controls)
-    found["steps"] = np.array(float(steps.sum()))
-    return found | went_wrong("unconverged", indices, finite & ~converged) | went_wrong("nonfinite", indices, ~finite)
-
-
-def _finite_networks(rows: np.ndarray) -> Any:
-    return np.all(np.isfinite(rows), axis=tuple(range(1, rows.ndim)))
 
 
 @partial(jax.jit, static_argnums=1)

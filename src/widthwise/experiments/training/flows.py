@@ -7,7 +7,8 @@ the matrix Ĥ = JλJᵀ on them: φ(hA)v = φ(0)v − h λJᵀ φ₊(−hĤ) Jv,
 the least eigenvalue of Ĥ, costs nothing: steps grow in proportion to the time gone by.
 
 The tableau is Krogstad's fourth-order one, written for g(0) = 0. Its last stage against the same stage at the new
-point gives the error of a step, which is held below `accuracy` times the length of the step.
+point gives the error of a step, which is held below `accuracy` times the length of the step. `newton_step` uses the
+same Ĥ once.
 """
 
 from __future__ import annotations
@@ -21,15 +22,13 @@ import numpy as np
 
 from widthwise.decompositions import eigh
 from widthwise.experiments.sampler import Parameters
-from widthwise.experiments.tangent import Tangent, added, gradient, kernel, length, pull, push, scaled, tangent
+from widthwise.experiments.tangent import Tangent, added, gradient, kernel, length, outputs, pull, push, scaled, tangent
 from widthwise.network import Network
 
 #: First step in units of 1/λ_max of Ĥ, and the largest later ones as a fraction of the time gone by.
 FIRST_STEP, STEP_GROWTH = 0.25, 0.25
 #: Steps are made smaller or larger by a factor within these, after a safety factor.
 SMALLEST_CHANGE, LARGEST_CHANGE, SAFETY = 0.2, 2.0, 0.9
-
-
 #: φ_k(−x) = Σ_j (−x)ʲ/(j + k)! up to j = 18.
 _SERIES = np.array([[(-1.0) ** j / factorial(j + k) for j in range(19)] for k in range(1, 5)])
 
@@ -93,10 +92,6 @@ class _Exponential(NamedTuple):
     h: Any
     functions: list[jax.Array]
 
-    @classmethod
-    def of(cls, part: _Linear, h) -> _Exponential:
-        return cls(part, h, phi(h * part.values))
-
     def free(self, net: Network) -> Parameters:
         """h φ_1(hA) f."""
         return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
@@ -111,7 +106,7 @@ class _Exponential(NamedTuple):
 
 def flow_step(net: Network, layers: Parameters, part: _Linear, X, y, h) -> tuple[Parameters, Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
-    over_half, over_all = _Exponential.of(part, h / 2), _Exponential.of(part, h)
+    over_half, over_all = (_Exponential(part, time, phi(time * part.values)) for time in (h / 2, h))
 
     @jax.jit
     def remainder(move):
@@ -180,3 +175,37 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
     state = _FlowState(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
     end = jax.lax.while_loop(unfinished, advance, state)
     return Trained(end.layers, end.steps, end.time >= goal if time is not None else end.residual < tolerance)
+
+
+def newton_step(net: Network, layers: Parameters, X, y, tolerance, max_steps) -> Trained:
+    """One step along λJᵀ that fits the training data (theory §8). y is (i, a).
+
+    It is θ − λJᵀa with J at the start and the a that solves z(θ − λJᵀa) = y, found by a → a + Ĥ⁻¹(z − y).
+
+    >>> from widthwise.experiments.sampler import network_key, sample_parameters
+    >>> from widthwise.network import MLP
+    >>> net, X, y = MLP([2, 32, 1], "tanh"), jnp.array([[1.0, 0.2]]), jnp.array([[0.7]])
+    >>> end = newton_step(net, sample_parameters(net, network_key(0, 0)), X, y, 1e-9, 100)
+    >>> bool(abs(outputs(net, end.layers, X)[0, 0] - 0.7) < 1e-9)
+    True
+    """
+    at, start, values, vectors = _linear_part(net, layers, X, y)
+    # directions that the network cannot move in are left alone
+    there = values > 10.0 * y.size * jnp.finfo(y.dtype).eps * values[-1]
+    inverse = (vectors * jnp.where(there, 1.0 / jnp.where(there, values, 1.0), 0.0)) @ vectors.T
+
+    def stepped(a):
+        return added(layers, pull(net, at, a), -1.0)
+
+    def unfinished(state):
+        _, error, steps = state
+        size = jnp.max(jnp.abs(error))
+        return (size >= tolerance) & (steps < max_steps) & jnp.isfinite(size)
+
+    def correct(state):
+        a, error, steps = state
+        a = a + (inverse @ error.ravel()).reshape(y.shape)
+        return a, outputs(net, stepped(a), X) - y, steps + 1
+
+    a, error, steps = jax.lax.while_loop(unfinished, correct, (jnp.zeros_like(y), start, 0))
+    return Trained(stepped(a), steps, jnp.max(jnp.abs(error)) < tolerance)

@@ -15,18 +15,15 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.network_sums import Sums
+from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Estimate, Sums, jackknife, leaving_one_out, mean_replicates
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.moments import TRAINING_BLOCKS, estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.inputs import check_targets
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import LEAST, check_integer, check_real, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
 
 TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
-_OUTPUT_TEST = ("output", "test")
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
@@ -91,8 +88,10 @@ def train(
     networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
-    _require_room_for_covariances(net, len(X_test))
-    tolerance = _check_tolerance(tolerance)
+    # sums of blocks for four matrices and two plain ones, those of a chunk beside them
+    needed = 8 * 2 * 8 * JACKKNIFE_BLOCKS * (net.widths[-1] * len(X_test)) ** 2
+    require_memory(needed, f"sums of covariances of {len(X_test)} test inputs", "Take fewer test inputs.")
+    tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
     ensemble = Ensemble.of(
@@ -115,7 +114,8 @@ def train(
 
 def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
     """Counts of networks that went wrong, with their indices, and warnings where there are any."""
-    used, again = int(sums["counts"].sum()), _again(ensemble)
+    used = int(sums["counts"].sum())
+    again = f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
     found: dict[str, Any] = {"networks": used}
     for name in ("unconverged", "nonfinite"):
         found[name] = int(sums[name])
@@ -148,8 +148,19 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
     return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
 
 
-def _again(ensemble: Ensemble) -> str:
-    return f"sample_parameters(net, network_key({ensemble.seed}, index), {ensemble.initialisation})"
+def estimates(sums: Sums) -> dict[str, Estimate]:
+    """mean, cov, kernel and change with standard errors, and the same without control variates as `plain_mean`, ….
+
+    Regression on the controls, numbers of mean zero, starts when there are enough networks for it.
+    """
+    values = mean_replicates(sums)
+    counts = leaving_one_out(sums["counts"][sums["counts"] > 0])
+    free = (counts / (counts - 1.0))[:, None, None, None, None]
+    for kind in ("", "plain_"):
+        first, second = values.pop(f"{kind}first"), values.pop(f"{kind}second")
+        values[f"{kind}mean"] = first
+        values[f"{kind}cov"] = free * (second - np.einsum("rix,rjy->rixjy", first, first))
+    return {name: jackknife(value) for name, value in values.items()}
 
 
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
@@ -161,7 +172,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         reduction = _reduction(plain.error, error)
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
-        dims = _OUTPUT_TEST if name == "mean" else TEST_PAIRS
+        dims = TEST_PAIRS[:2] if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
@@ -193,21 +204,3 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     if size is not None and size > inputs:
         raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
     return algorithm
-
-
-def _check_tolerance(tolerance: Any) -> float:
-    try:
-        value = float(tolerance)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise InvalidInput("tolerance", repr(tolerance), "a finite positive number")
-    return value
-
-
-def _require_room_for_covariances(net: Network, tests: int) -> None:
-    """Sums of blocks for four matrices and two plain ones, those of a chunk beside them."""
-    entries = (net.widths[-1] * tests) ** 2
-    require_memory(
-        8 * 2 * 8 * TRAINING_BLOCKS * entries, f"sums of covariances of {tests} test inputs", "Take fewer test inputs."
-    )

@@ -10,16 +10,15 @@ and its meaning stands in three places: here, its specification; `gaussian.kerne
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
 from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, check_real
 
 #: Kinds by the name that stands in text forms.
 KINDS: dict[str, type[Layer]] = {}
@@ -36,9 +35,7 @@ class Signal(NamedTuple):
 
 def number(default: float | None = None) -> Any:
     """A field for a finite non-negative number that is never compiled in."""
-    return (
-        field(metadata={"role": "number"}) if default is None else field(default=default, metadata={"role": "number"})
-    )
+    return field(default=MISSING if default is None else default, metadata={"role": "number"})
 
 
 def width() -> Any:
@@ -82,10 +79,6 @@ class Layer:
 
 class Misfit(Exception):
     """A layer that cannot stand where it stands: what came, and what was expected."""
-
-    def __init__(self, got: str, expected: str):
-        self.got, self.expected = got, expected
-        super().__init__(got)
 
 
 def role_fields(cls: type, role: str) -> list[str]:
@@ -136,15 +129,10 @@ def check_number(name: str, value: Any) -> float:
     """A finite non-negative number, or one that jax traces."""
     if isinstance(value, jax.core.Tracer):  # pyright: ignore[reportAttributeAccessIssue]
         return value  # pyright: ignore[reportReturnType]
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        result = float(value)
-    except (TypeError, ValueError):
-        result = math.nan
-    if not 0.0 <= result < math.inf:
-        raise InvalidInput(name, repr(value), "a finite non-negative number")
-    return result
+    expected = "a finite non-negative number"
+    if isinstance(value, bool | str):
+        raise InvalidInput(name, repr(value), expected)
+    return check_real(name, value, expected)
 
 
 def layer_from(data: Any, activations: Mapping[str, Any]) -> Any:
