@@ -46,8 +46,11 @@ def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> I
     >>> list(on_all_cores(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    workers = min(1 if on_accelerator() else _cores(), len(items))
-    if workers < 2:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # OMP_NUM_THREADS, which numpy obeys too, can ask for fewer
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    workers = min(cores, int(asked) if asked.isdigit() and int(asked) else cores, len(items))
+    if workers < 2 or on_accelerator():
         yield from map(function, items)
         return
     pool = ThreadPoolExecutor(workers)
@@ -56,10 +59,3 @@ def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> I
     finally:
         # after an error or an interrupt what has not begun is not wanted
         pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    """How many cores this process may use; OMP_NUM_THREADS, which numpy obeys too, can ask for fewer."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(there, int(asked)) if asked.isdigit() and int(asked) else there

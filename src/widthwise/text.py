@@ -13,11 +13,9 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: b
        a  1.235
     long      2
     """
-    lines = [[str(cell) for cell in head], *([_cell(cell) for cell in row] for row in rows)]
+    lines = [[str(cell) for cell in head]]
+    for row in rows:
+        lines.append([f"{cell:.4g}" if isinstance(cell, float) else "-" if cell is None else str(cell) for cell in row])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     place = str.ljust if left else str.rjust
     return "\n".join("  ".join(map(place, line, widths)).rstrip() for line in lines)
-
-
-def _cell(cell: object) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else "-" if cell is None else str(cell)

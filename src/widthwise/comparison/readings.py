@@ -69,7 +69,9 @@ def read(several: tuple[xr.Dataset, ...], name: str, layer: int | None) -> Measu
     """The variable at this layer, extrapolated where there are several widths and it depends on them."""
     wide = several[-1]
     traces = _at(wide, f"{name}_traces", layer) if f"{name}_traces" in wide else None
-    found = Measured(_reading(wide, name, layer), traces, min(map(_freedom, several)))
+    # degrees of freedom of a standard error from blocks of networks
+    blocks = (int(one.attrs.get("blocks", min(64, one.attrs.get("networks", 64)))) for one in several)
+    found = Measured(_reading(wide, name, layer), traces, min(blocks) - 1)
     if found.reading.n is None:
         return found
     if len(several) == 2:
@@ -114,23 +116,14 @@ def _with_slope(found: Measured, narrow: WidthReading, wide: WidthReading, width
 
 
 def _reading(dataset: xr.Dataset, name: str, layer: int | None) -> WidthReading:
-    return WidthReading(_at(dataset, name, layer), _at(dataset, f"{name}_se", layer), _below(dataset, layer))
+    # 1/n of a tensor refers to the width below its layer; at the first, where nothing fluctuates, there is none
+    n = dataset.attrs["n"] if layer is None else None if layer == 1 else _widths(dataset)[layer - 1]
+    value, error = _at(dataset, name, layer), _at(dataset, f"{name}_se", layer)
+    return WidthReading(value, error, None if n is None else float(n))
 
 
 def _at(dataset: xr.Dataset, name: str, layer: int | None) -> np.ndarray:
     return dataset[name].sel({} if layer is None else {"layer": layer}).values
-
-
-def _freedom(dataset: xr.Dataset) -> int:
-    """Degrees of freedom of a standard error from blocks of networks."""
-    return int(dataset.attrs.get("blocks", min(64, dataset.attrs.get("networks", 64)))) - 1
-
-
-def _below(dataset: xr.Dataset, layer: int | None) -> float | None:
-    """The width below a layer, which the 1/n of its tensors refers to; None at the first, where nothing fluctuates."""
-    if layer is None:
-        return float(dataset.attrs["n"])
-    return None if layer == 1 else float(_widths(dataset)[layer - 1])
 
 
 def _widths(dataset: xr.Dataset) -> list[int]:
@@ -141,11 +134,9 @@ def _widths(dataset: xr.Dataset) -> list[int]:
 
 def _without_widths(network: dict[str, Any]) -> dict[str, Any]:
     """The text form of a network with its widths taken out."""
-
-    def stripped(layer: Any) -> Any:
-        return layer | {"inputs": None, "outputs": None} if isinstance(layer, dict) else layer
-
-    return network | {"widths": None, "layers": [stripped(layer) for layer in network.get("layers", ())]}
+    layers, widths = network.get("layers", ()), {"inputs": None, "outputs": None}
+    bare = [layer | widths if isinstance(layer, dict) else layer for layer in layers]
+    return network | {"widths": None, "layers": bare}
 
 
 def _check_same_network(narrow: xr.Dataset, wide: xr.Dataset) -> None:

@@ -108,23 +108,18 @@ def verdict(name: str, at_infinity: np.ndarray, at_width: np.ndarray | None, mea
     return TOO_NARROW if flat < min(likely, FALLS_BELOW) else TOO_NOISY
 
 
-def next_remainder(measured: Measured) -> float:
-    """The size of what extrapolation leaves over: y (c/y)ᵏ/(n_1 … n_k) for y + c/n and a fit of k = 2 or 3 terms.
+def _within_remainder(name: str, predicted: np.ndarray, measured: Measured, level: float) -> bool:
+    """Whether the difference at infinite width could be what extrapolation leaves over, common to all entries.
 
-    Taken as a geometric series, with the root mean squares of y and of the slope c, less its noise. It is not taken
-    to be more than the remainder c/n itself at the largest width.
+    That is y (c/y)ᵏ/(n_1 … n_k) for y + c/n and a fit of k = 2 or 3 terms: a geometric series, with the root mean
+    squares of y and of the slope c, less its noise; but no more than the remainder c/n itself at the largest width.
     """
     assert measured.slope is not None
-    n = measured.widths[:3]
     slope = float(np.mean(measured.slope.value**2 - measured.slope.error**2))
     c, y = math.sqrt(max(slope, 0.0)), math.sqrt(float(np.mean(measured.reading.value**2)))
-    first = c / measured.widths[-1]
-    return min(first, y * math.prod(c / y / width for width in n)) if y > 0.0 else first
-
-
-def _within_remainder(name: str, predicted: np.ndarray, measured: Measured, level: float) -> bool:
-    """Whether the difference at infinite width could be the next remainder, which is common to all entries."""
-    extra = next_remainder(measured)
+    extra = c / measured.widths[-1]
+    if y > 0.0:
+        extra = min(extra, y * math.prod(c / y / n for n in measured.widths[:3]))
     if extra == 0.0:
         return False
     wider = measured.reading._replace(error=np.hypot(measured.reading.error, extra))

@@ -25,6 +25,7 @@ from widthwise.criticality.moments import Profile, origin_series, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
+from widthwise.network import check_real
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
 _TOUCH = 1e-12
@@ -87,13 +88,10 @@ def correlation_length(chi: float) -> float:
 
 def non_negative(value: Any, name: str) -> float:
     """A finite non-negative number, or an error."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, (bool, str)) or not math.isfinite(number) or number < 0.0:
-        raise InvalidInput(name, repr(value), "a finite non-negative number")
-    return number
+    expected = "a finite non-negative number"
+    if isinstance(value, (bool, str)):
+        raise InvalidInput(name, repr(value), expected)
+    return check_real(name, value, expected)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,14 @@ def accumulate(
     # a checkpoint holds whole chunks only, so that a later run may go on to more networks
     whole = networks // job.chunk * parts
     saved = None if path is None else SavedRun(path, {"format": FORMAT, **job.fingerprint()})
-    done, sums = (0, [None] * parts) if saved is None else _resumed(saved, parts)
+    sums: list[Sums | None] = [None] * parts
+    done, stored = 0, None if saved is None else saved.read()
+    if stored is not None:
+        done, kept = int(stored.pop("position")), [{} for _ in range(parts)]
+        for key, value in stored.items():
+            part, _, name = key.partition("/")
+            kept[int(part)][name] = value
+        sums = [own or None for own in kept]
     if done > whole:
         held = done // parts * job.chunk
         raise InvalidInput(
@@ -62,15 +69,3 @@ def accumulate(
 def _arrays(done: int, sums: Sequence[Sums | None]) -> Sums:
     held = {f"{part}/{name}": value for part, own in enumerate(sums) for name, value in (own or {}).items()}
     return {"position": np.asarray(done), **held}
-
-
-def _resumed(saved: SavedRun, parts: int) -> tuple[int, list[Sums | None]]:
-    """Chunks that are done and the sums of every part, from a file or from the beginning."""
-    stored = saved.read()
-    if stored is None:
-        return 0, [None] * parts
-    done, sums = int(stored.pop("position")), [{} for _ in range(parts)]
-    for key, value in stored.items():
-        part, _, name = key.partition("/")
-        sums[int(part)][name] = value
-    return done, [own or None for own in sums]

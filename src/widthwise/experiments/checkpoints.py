@@ -57,9 +57,13 @@ class SavedRun:
             ) from error
         differing = [key for key in self.about if self.about[key] != found.get(key)]
         if differing:
+            listed = (
+                f"{key} ({found.get(key)} there, {self.about[key]} here)" if key in SHOWN_KEYS else key
+                for key in differing
+            )
             raise InvalidInput(
                 "checkpoint",
-                f"{str(self.path)!r}, written by a run with other {self._listed(differing, found)}",
+                f"{str(self.path)!r}, written by a run with other {', '.join(listed)}",
                 "one of the same run",
                 "Repeat the call that wrote it, delete the file, or name another.",
             )
@@ -83,12 +87,6 @@ class SavedRun:
                 )
             self.warned = True
         self.written = time.monotonic()
-
-    def _listed(self, keys: list[str], there: dict[str, Any]) -> str:
-        def one(key: str) -> str:
-            return f"{key} ({there.get(key)} there, {self.about[key]} here)" if key in SHOWN_KEYS else key
-
-        return ", ".join(one(key) for key in keys)
 
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -156,7 +156,9 @@ def extrapolate(widths: Sequence[int], replicates: Sequence[np.ndarray]) -> Extr
     """
     n = np.asarray(widths, float)
     measured = [jackknife(values) for values in replicates]
-    weights = _weights(measured)
+    # 1/mean squared error of each width, relative to the largest; equal where nothing scatters
+    squares = np.array([np.mean(estimate.error**2) for estimate in measured])
+    weights = squares.min() / squares if squares.min() > 0.0 else np.ones(len(squares))
     powers = np.stack([n**-power for power in range(min(len(n), 3))], axis=1)
     fit = np.linalg.pinv(np.sqrt(weights)[:, None] * powers) * np.sqrt(weights)
     value, slope = (_combine(row, measured) for row in fit[:2])
@@ -166,12 +168,6 @@ def extrapolate(widths: Sequence[int], replicates: Sequence[np.ndarray]) -> Extr
     if len(n) > 2 and np.any(np.abs(trend.value) > SIGNIFICANT * trend.error):
         order = _fitted_order(n, weights, replicates)
     return Extrapolated(value, slope, order, fit[0])
-
-
-def _weights(measured: Sequence[Estimate]) -> np.ndarray:
-    """1/mean squared error of each width, relative to the largest; equal where nothing scatters."""
-    squares = np.array([np.mean(estimate.error**2) for estimate in measured])
-    return squares.min() / squares if squares.min() > 0.0 else np.ones(len(squares))
 
 
 def _combine(row: np.ndarray, measured: Sequence[Estimate]) -> Estimate:
@@ -185,7 +181,10 @@ def _fitted_order(n: np.ndarray, weights: np.ndarray, replicates: Sequence[np.nd
 
     With y and c eliminated, the sum of squares is tr Q(p)C, where C = Σ_e y_e y_eᵀ over widths.
     """
-    residual = np.stack([_residual(n, weights, p) for p in ORDERS_TRIED])
+    root = np.sqrt(weights)
+    columns = np.stack([np.stack([np.ones_like(n), (n[0] / n) ** p], axis=1) for p in ORDERS_TRIED])
+    basis, _ = np.linalg.qr(root[:, None] * columns)
+    residual = root[:, None] * (np.eye(len(n)) - basis @ basis.swapaxes(1, 2)) * root
     whole = np.stack([values[0].ravel() for values in replicates])
     best = _minimum(residual, whole[None])[0]
     square = 0.0
@@ -196,13 +195,6 @@ def _fitted_order(n: np.ndarray, weights: np.ndarray, replicates: Sequence[np.nd
     inside = ORDERS_TRIED[1] < best < ORDERS_TRIED[-2]
     known = inside and square < 0.25
     return Estimate(np.array(best if known else np.nan), np.array(np.sqrt(square) if known else np.nan))
-
-
-def _residual(n: np.ndarray, weights: np.ndarray, p: float) -> np.ndarray:
-    """Q with yᵀQy the weighted sum of squares that the best y + c n^−p leaves."""
-    root = np.sqrt(weights)
-    basis, _ = np.linalg.qr(root[:, None] * np.stack([np.ones_like(n), (n[0] / n) ** p], axis=1))
-    return root[:, None] * (np.eye(len(n)) - basis @ basis.T) * root
 
 
 def _minimum(residual: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -80,14 +80,11 @@ def _panel(axis: Axes, name: str, flow: xr.Dataset, law: Law, deep: bool) -> Non
     else:
         layer_ticks(axis, layer)
         axis.set_xlabel("")
-    axis.set_title(("−" if sign < 0.0 else "") + _written(name, flow[name]))
-
-
-def _written(name: str, variable: xr.DataArray) -> str:
-    if not name.endswith("_ratio"):
-        return symbol(name)
-    scale = SCALE_TEXT[variable.attrs["K_power"], variable.attrs["Theta_power"]].translate(_TEX)
-    return f"{symbol(name.removesuffix('_ratio'))[:-1]}/{scale}$"
+    written = symbol(name.removesuffix("_ratio"))
+    if name.endswith("_ratio"):
+        scale = SCALE_TEXT[flow[name].attrs["K_power"], flow[name].attrs["Theta_power"]].translate(_TEX)
+        written = f"{written[:-1]}/{scale}$"
+    axis.set_title(("−" if sign < 0.0 else "") + written)
 
 
 def laws(net: MLP, flow: xr.Dataset) -> Law:

@@ -78,7 +78,12 @@ class _Tracer:
         self.operations += 1
         signal, shape = sent[0], tuple(equation.outvars[0].aval.shape)
         if name == "dot_general" and len(sent) == 1:
-            self.layers.append(TracedLayer(_matrix(incoming, params, where), signal, shape))
+            axes, batch = params["dimension_numbers"]
+            place = 1 if isinstance(incoming[0], _Sent) else 0
+            if any(batch) or len(axes[place]) != 1 or np.ndim(incoming[place]) != 2:
+                raise unsupported(where)
+            W = np.moveaxis(np.asarray(incoming[place]), axes[place][0], 1)  # (outputs, inputs)
+            self.layers.append(TracedLayer(W, signal, shape))
             return [_Sent(len(self.layers), shape)]
         if signal.apply is None and name in ("add", "add_any") and len(sent) == 1 and signal.layer > 0:
             layer = self.layers[signal.layer - 1]
@@ -94,15 +99,6 @@ class _Tracer:
             return equation.primitive.bind(*parts, **params)
 
         return [_Sent(signal.layer, shape, apply)]
-
-
-def _matrix(incoming: list[Any], params: Any, where: str) -> np.ndarray:
-    """The constant in a product with a signal, as W (outputs, inputs)."""
-    axes, batch = params["dimension_numbers"]
-    place = 1 if isinstance(incoming[0], _Sent) else 0
-    if any(batch) or len(axes[place]) != 1 or np.ndim(incoming[place]) != 2:
-        raise unsupported(where)
-    return np.moveaxis(np.asarray(incoming[place]), axes[place][0], 1)
 
 
 def trace(call: Callable, x: jax.Array) -> list[TracedLayer]:

@@ -122,20 +122,16 @@ def add_block(laid: Layout, values, change, block, start, where: Where):
         return total + (odd_a * (weight * ratio)) @ odd_b.swapaxes(2, 3), None
 
     summed = xp.zeros((rows, len(values), types, types))
-    summed = _scan(degrees, summed, (np.arange(steps), cosine, sine, *matrices))
+    inputs = (np.arange(steps), cosine, sine, *matrices)
+    if isinstance(summed, jax.Array):
+        summed, _ = jax.lax.scan(degrees, summed, inputs)
+    else:
+        for some in zip(*inputs, strict=True):
+            summed, _ = degrees(summed, some)
     # all pairs of types in one product, of which some are read, are quicker than those alone
     more = xp.moveaxis(summed, 0, 1).reshape(len(values), -1)[:, laid.columns]
     wanted = (start < where.until)[:, None]
     return xp.where(wanted, values + more, values), xp.where(wanted, abs(more), change)
-
-
-def _scan(step, state, inputs):
-    """`jax.lax.scan` without results along the way; for arrays of numpy the same one after the other."""
-    if isinstance(state, jax.Array):
-        return jax.lax.scan(step, state, inputs)[0]
-    for some in zip(*inputs, strict=True):
-        state, _ = step(state, some)
-    return state
 
 
 _compiled_block = partial(jax.jit, static_argnums=0)(add_block)

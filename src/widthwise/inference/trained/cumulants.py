@@ -192,7 +192,8 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
                 same[second] = first
         letters = ("" if pairs else outputs) + "".join(inputs[int(k)] for k in slots)
         values = cumulants.tensors[tensor] if pairs else cumulants.mean
-        operands.append(Operand(_shortened(values, letters, term.sizes), letters))
+        # a coefficient may run over the first entries along an index alone
+        operands.append(Operand(values[tuple(slice(term.sizes.get(letter)) for letter in letters)], letters))
     operands = [Operand(values, "".join(map(representative, letters))) for values, letters in operands]
     named = {representative(letter) for factor in term.factors for letter in factor.outputs}
     loops = named - set(result) - {letter for _, letters in operands for letter in letters}
@@ -201,8 +202,3 @@ def _contract(term: Monomial, blocks: Sequence[_Block], result: str, cumulants: 
     present = "".join(letters for _, letters in operands)
     operands += [Operand(np.ones(count), letter) for letter in result if letter.isupper() and letter not in present]
     return count ** len(loops) * contracted(operands, result)
-
-
-def _shortened(values: np.ndarray, letters: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """The first entries along every index that a coefficient runs over only in part."""
-    return values[tuple(slice(sizes.get(letter)) for letter in letters)]
