@@ -12,17 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from widthwise.criticality import learning_rates
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL, Critical, critical
 from widthwise.criticality.depth_width import DepthWidth, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
-from widthwise.criticality.learning_rates import (
-    LayerFlow,
-    LearningRates,
-    checked_rows,
-    equalise,
-    largest_stable_step,
-    layer_flow,
-)
 from widthwise.criticality.snippets import snippets
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.network import MLP
@@ -205,13 +198,13 @@ class Advice:
     signal: float = math.nan
     gradient: float = math.nan
     fixed_point: FixedPoint | None = None
-    flow: LayerFlow | None = field(default=None, repr=False)
+    flow: learning_rates.LayerFlow | None = field(default=None, repr=False)
     depth_width: DepthWidth | None = None
     recommended: MLP | None = None
     recommended_gradient: float = math.nan
     recommended_depth_width: DepthWidth | None = None
     output_kernel: float = math.nan
-    rates: LearningRates | None = field(default=None, repr=False)
+    rates: learning_rates.LearningRates | None = field(default=None, repr=False)
     learning_rate: float = math.nan
     inputs: int = 1
     measured_on: str = ""
@@ -273,7 +266,7 @@ def advise(
     X: Any = None,
     *,
     deepest: int | None = None,
-    largest_step: Callable[[MLP, np.ndarray], float] = largest_stable_step,
+    largest_step: Callable[[MLP, np.ndarray], float] = learning_rates.largest_stable_step,
 ) -> Advice:
     """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
 
@@ -289,13 +282,13 @@ def advise(
     >>> print(report.text.splitlines()[0])
     50 layers of width 128, tanh: signals or gradients explode.
     """
-    rows = checked_rows(net, X)
+    rows = learning_rates.checked_rows(net, X)
     few = _evenly_spaced(rows, _ROWS_FOLLOWED)
     where = "one input with x·x/n_0 = 1" if X is None else f"{len(few)} of {len(rows)} inputs"
     report = partial(Advice, net, inputs=len(rows), measured_on=where)
     flow, trouble = None, ""
     try:
-        flow = layer_flow(net, few)
+        flow = learning_rates.layer_flow(net, few)
     except NotDifferentiable as error:
         return report("cannot be trained by gradients", trouble=str(error))
     except DivergentMoment as error:
@@ -320,7 +313,7 @@ def advise(
     )  # fmt: skip
 
 
-def _growth(flow: LayerFlow) -> tuple[float, float]:
+def _growth(flow: learning_rates.LayerFlow) -> tuple[float, float]:
     """log10 of K at the output over K at the first layer, and of Π χ_⊥; averages over inputs."""
     with np.errstate(divide="ignore", invalid="ignore"):
         signal = float(np.mean(np.log10(flow.K[-1] / flow.K[0])))
@@ -335,7 +328,7 @@ def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_ste
     if point.universality in (HALF_STABLE, MARGINAL):
         C_W[0] = (point.K_star - point.C_b) / float(np.mean(np.einsum("ai,ai->a", few, few)) / net.widths[0])
     better = net.replace(C_b=point.C_b, C_W=C_W)
-    rates, flow = equalise(better, few), layer_flow(better, few)
+    rates, flow = learning_rates.equalise(better, few), learning_rates.layer_flow(better, few)
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)

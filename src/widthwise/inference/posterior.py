@@ -15,19 +15,7 @@ from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
-from widthwise.inference.corrections import (
-    PRIOR_TENSORS,
-    at_output,
-    check_data,
-    check_noise,
-    check_order,
-    expansion,
-    joint_flow,
-    moment_variables,
-    network_for,
-    per_output,
-    require_tensors,
-)
+from widthwise.inference import corrections
 from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
 from widthwise.network import MLP, Network, check_inputs, check_integer, check_network, check_targets, real_array
 from widthwise.progress import DelayedProgress
@@ -56,23 +44,23 @@ def posterior(
     >>> bool(abs(b["mean"][0, 0]) < 1e-9), bool(b["cov"] > 0)
     (True, True)
     """
-    net = network_for(order, net)
-    X, y, X_test = check_data(net, X_train, y_train, X_test)
-    noise = check_noise(noise)
+    net = corrections.network_for(order, net)
+    X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
+    noise = corrections.check_noise(noise)
     if order == 1:
-        require_tensors(net, len(X) + len(X_test), PRIOR_TENSORS)
+        corrections.require_tensors(net, len(X) + len(X_test), corrections.PRIOR_TENSORS)
     process, K_xA, K_xx = _condition(net, X, X_test, noise)
-    means, covariances = [process.mean(K_xA, y).T], [per_output(process.covariance(K_xx, K_xA), y.shape[1])]
+    means, covariances = [process.mean(K_xA, y).T], [corrections.per_output(process.covariance(K_xx, K_xA), y.shape[1])]
     evidences, details = [process.log_evidence(y)], {"kind": "posterior", "order": order, "noise": noise}
     if order == 1:
-        flow = joint_flow(net, X, X_test, PRIOR_TENSORS)
+        flow = corrections.joint_flow(net, X, X_test, corrections.PRIOR_TENSORS)
         details |= {"route": flow.route, "numerical_error": flow.error}
-        corrections = posterior_corrections(y=y, noise=noise, **at_output(flow))
-        means.append(corrections.mean)
-        covariances.append(corrections.covariance)
-        evidences.append(corrections.log_evidence)
-    variables = moment_variables(net, means, covariances, np.linalg.norm(K_xx))
-    return label(variables | expansion("log_evidence", (), evidences, net.n), net, **details)
+        first = posterior_corrections(y=y, noise=noise, **corrections.at_output(flow))
+        means.append(first.mean)
+        covariances.append(first.covariance)
+        evidences.append(first.log_evidence)
+    variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(K_xx))
+    return label(variables | corrections.expansion("log_evidence", (), evidences, net.n), net, **details)
 
 
 def evidence_grid(
@@ -113,18 +101,18 @@ def evidence_grid(
     >>> bool(np.isclose(e["log_evidence"].sel(depth=3, width=64).item(), same["log_evidence"].item()))
     True
     """
-    check_order(order)
+    corrections.check_order(order)
     X = check_inputs(X_train, None, "X_train")
     y = real_array(y_train, "y_train")
     y = check_targets(y, len(X), y.shape[1] if y.ndim == 2 else 1)
     axes = {name: _grid_axis(name, real_array(values, name), float) for name, values in (("C_b", C_b), ("C_W", C_W))}
-    axes["noise"] = _grid_axis("noise", real_array(noise, "noise"), check_noise)
+    axes["noise"] = _grid_axis("noise", real_array(noise, "noise"), corrections.check_noise)
     whole = "one positive integer, or a list of them"
     for name, values in (("depth", depth), ("width", width)):
         axes[name] = _grid_axis(name, values, partial(check_integer, name, least=1, expected=whole), whole)
     deepest = MLP([X.shape[1], *[max(axes["width"])] * (max(axes["depth"]) - 1), y.shape[1]], activation)
     if order == 1:
-        require_tensors(deepest, len(X), PRIOR_TENSORS)
+        corrections.require_tensors(deepest, len(X), corrections.PRIOR_TENSORS)
     found = np.zeros((1 + order, *(len(axes[name]) for name in _GRID_DIMS)))
     points = list(product(enumerate(axes["C_b"]), enumerate(axes["C_W"])))
     with DelayedProgress("evidence", None) as progress:
@@ -142,13 +130,14 @@ def evidence_grid(
 
 def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], noises: list[float], order: int):
     """Coefficients of powers of 1/n on (power, noise, depth)."""
-    flow = kernel_flow(net, X, with_theta=False) if order == 0 else finite_flow(net, X, PRIOR_TENSORS, with_theta=False)
+    names = corrections.PRIOR_TENSORS
+    flow = kernel_flow(net, X, with_theta=False) if order == 0 else finite_flow(net, X, names, with_theta=False)
     found = np.zeros((1 + order, len(noises), len(depths)))
     for (i, noise), (j, depth) in product(enumerate(noises), enumerate(depths)):
         K = flow.K[depth - 1]
         found[0, i, j] = GaussianProcess.condition(K, noise, X).log_evidence(y)
         if isinstance(flow, FiniteFlow):
-            tensors = {name: flow.tensors[name][depth - 1] for name in PRIOR_TENSORS}
+            tensors = {name: flow.tensors[name][depth - 1] for name in names}
             found[1, i, j] = posterior_corrections(K, y=y, noise=noise, **tensors).log_evidence
     return found
 
@@ -185,8 +174,8 @@ def sample_posterior(
     >>> bool(abs(s.isel(test=0) - 0.3).max() < 1e-6)
     True
     """
-    X, y, X_test = check_data(net, X_train, y_train, X_test)
-    process, K_xA, K_xx = _condition(net, X, X_test, check_noise(noise))
+    X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
+    process, K_xA, K_xx = _condition(net, X, X_test, corrections.check_noise(noise))
     return _drawn_functions(process.mean(K_xA, y), process.covariance(K_xx, K_xA), samples, seed, net, "posterior")
 
 

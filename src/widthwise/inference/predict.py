@@ -16,33 +16,12 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
-from widthwise.inference.corrections import (
-    AT_TESTS,
-    TRAINING_TENSORS,
-    at_output,
-    check_algorithm,
-    check_data,
-    check_loss,
-    choose_method,
-    expansion,
-    joint_flow,
-    layer_flows,
-    moment_variables,
-    network_for,
-    per_output,
-    require_tensors,
-    warn_if_inaccurate,
-)
+from widthwise.inference import corrections
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_moments import (
-    Basis,
-    mean_kernel_change,
-    moments_at_tests,
-    moments_at_training,
-)
+from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
 from widthwise.network import MLP, Network, check_inputs, check_network, check_targets, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
@@ -91,11 +70,11 @@ def predict(
     >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
     True
     """
-    check_loss(loss)
-    net = network_for(order, net)
-    X, y, X_test = check_data(net, X_train, y_train, X_test)
-    algorithm = check_algorithm(algorithm)
-    chosen = choose_method(net, len(X) + len(X_test), method) if order == 1 else method
+    corrections.check_loss(loss)
+    net = corrections.network_for(order, net)
+    X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
+    algorithm = corrections.check_algorithm(algorithm)
+    chosen = corrections.choose_method(net, len(X) + len(X_test), method) if order == 1 else method
     AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
     xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
     kernels = KernelBlocks(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
@@ -104,10 +83,10 @@ def predict(
     response, outputs = spectrum.response(algorithm), y.shape[1]
     at_training = kernels._replace(K_xA=kernels.K_AA, K_xx=kernels.K_AA, Theta_xA=kernels.Theta_AA)
     (mean, cov), (train_mean, train_cov) = (part.trained(y, response) for part in (kernels, at_training))
-    means, covariances = [mean.T], [per_output(cov, outputs)]
+    means, covariances = [mean.T], [corrections.per_output(cov, outputs)]
     more = {
         "train_mean0": (_AT_TRAINING, train_mean.T),
-        "train_cov0": (_TRAIN_PAIRS, per_output(train_cov, outputs)),
+        "train_cov0": (_TRAIN_PAIRS, corrections.per_output(train_cov, outputs)),
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
     if order == 1:
@@ -117,7 +96,7 @@ def predict(
         means.append(tests.mean)
         covariances.append(tests.covariance)
         more |= {"train_mean1": (_AT_TRAINING, training.mean), "train_cov1": (_TRAIN_PAIRS, training.covariance)}
-    variables = moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
+    variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
     return label(variables | more, net, **details)
 
 
@@ -127,10 +106,10 @@ def _order_one(net: MLP, X, y, X_test, spectrum: Spectrum, clock: Clock, method:
         total = count_quadruples(len(X), len(X_test), net.depth)
         with DelayedProgress("tiles of order 1/n", None) as bar:
             inputs = np.concatenate([X, X_test])
-            tiled = QuadrupleFlow(net, inputs, TRAINING_TENSORS, progress=lambda done: bar(done, total))
+            tiled = QuadrupleFlow(net, inputs, corrections.TRAINING_TENSORS, progress=lambda done: bar(done, total))
             if tiled.possible:
                 tests, training = contracted_moments(tiled, spectrum, y, clock)
-                warn_if_inaccurate(tiled.error, 4)
+                corrections.warn_if_inaccurate(tiled.error, 4)
                 return tests, training, {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
         if asked == "tiles":
             names = dict.fromkeys(sigma.name for sigma in net.activations)
@@ -140,9 +119,9 @@ def _order_one(net: MLP, X, y, X_test, spectrum: Spectrum, clock: Clock, method:
                 "'auto' or 'full'",
                 "Such expectations are sampled, for all inputs at once.",
             )
-        require_tensors(net, len(inputs), TRAINING_TENSORS)
-    flow = joint_flow(net, X, X_test, TRAINING_TENSORS)
-    basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
+        corrections.require_tensors(net, len(inputs), corrections.TRAINING_TENSORS)
+    flow = corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    basis = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y)
     (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
     return tests, training, {"route": flow.route, "numerical_error": flow.error, "method": "full"}
 
@@ -192,7 +171,7 @@ def expected_error(
     error = [sum(parts) for parts in zip(bias, variance, strict=True)]
     variables = {}
     for name, coefficients in (("bias", bias), ("variance", variance), ("error", error)):
-        variables |= expansion(name, AT_TESTS, coefficients, net.n)
+        variables |= corrections.expansion(name, corrections.AT_TESTS, coefficients, net.n)
     return label(variables, net, kind="expected_error", order=order, algorithm=p.attrs["algorithm"])
 
 
@@ -220,9 +199,9 @@ def compare_algorithms(
     """
     if isinstance(algorithms, (str, bytes)) or not isinstance(algorithms, Sequence) or not algorithms:
         raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
-    algorithms = [check_algorithm(algorithm) for algorithm in algorithms]
+    algorithms = [corrections.check_algorithm(algorithm) for algorithm in algorithms]
     _, y, _, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, algorithms)
-    basis, tests = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y), slice(len(y), None)
+    basis, tests = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y), slice(len(y), None)
     clocks = [Clock.of(algorithm) for algorithm in algorithms]
     outcomes = [moments_at_tests(basis, clock) for clock in clocks]
     means, covariances = (
@@ -230,7 +209,8 @@ def compare_algorithms(
         for part in ("mean", "covariance")
     )
     pairs = ("algorithm", *TEST_PAIRS)
-    variables = expansion("mean", ("algorithm", *AT_TESTS), means, net.n) | expansion("cov", pairs, covariances, net.n)
+    variables = corrections.expansion("mean", ("algorithm", *corrections.AT_TESTS), means, net.n)
+    variables |= corrections.expansion("cov", pairs, covariances, net.n)
     changes = [mean_kernel_change(basis, clock)[:, tests, :, tests] for clock in clocks]
     variables["change1"] = (pairs, np.array(changes))
     for name in ("mean", "cov"):
@@ -269,7 +249,7 @@ def trained_kernel(
     >>> k["change1_by_layer"].values.ravel().round(9).tolist()
     [1.5, 1.5]
     """
-    algorithm = check_algorithm(algorithm)
+    algorithm = corrections.check_algorithm(algorithm)
     X, y, X_test, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, [algorithm])
     clock = Clock.of(algorithm)
     parts = _kernel_parts(flow, spectrum, y, clock)
@@ -277,7 +257,7 @@ def trained_kernel(
     variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
     coords: Any = {}
     if by_layer:
-        flows = layer_flows(net, np.concatenate([X, X_test]), len(X))
+        flows = corrections.layer_flows(net, np.concatenate([X, X_test]), len(X))
         layers = [_kernel_parts(part, spectrum, y, clock) for part in flows]
         coords = layer_coordinate(tuple(range(1, net.depth + 1)))
         for name in parts:
@@ -288,19 +268,19 @@ def trained_kernel(
 
 def _joint_problem(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]):
     """Checked data, the spectrum of Θ on training inputs, where each algorithm has to be stable, and the tensors."""
-    X, y, X_test = check_data(net, X_train, y_train, X_test)
-    require_tensors(net, len(X) + len(X_test), TRAINING_TENSORS)
+    X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
+    corrections.require_tensors(net, len(X) + len(X_test), corrections.TRAINING_TENSORS)
     Theta = kernel_flow(net, X, last_only=True).Theta[0]
     spectrum = Spectrum.of(Theta)
     for algorithm in algorithms:
         spectrum.check(algorithm, Theta, X)
-    return X, y, X_test, spectrum, joint_flow(net, X, X_test, TRAINING_TENSORS)
+    return X, y, X_test, spectrum, corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
 
 
 def _kernel_parts(flow: FiniteFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> dict[str, np.ndarray]:
     """Θ, H1 and E[H* − Ĥ] at the tests, (output, test, output, test), from a flow over training, then test inputs."""
-    basis = Basis.of(spectrum, flow.Theta[-1], at_output(flow), y)
-    tests = slice(len(y), None)
-    kernel0, initial1 = (per_output(matrix[tests, tests], y.shape[1]) for matrix in (basis.Theta, basis.tensors["H1"]))
+    basis = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y)
+    tests, at_start = slice(len(y), None), (basis.Theta, basis.tensors["H1"])
+    kernel0, initial1 = (corrections.per_output(matrix[tests, tests], y.shape[1]) for matrix in at_start)
     change = mean_kernel_change(basis, clock)[:, tests, :, tests]
     return {"kernel0": kernel0, "initial1": initial1, "change1": change}

@@ -23,16 +23,8 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks
+from widthwise.labs.tools import mercer_spectra
 from widthwise.labs.tools.expansion import expand
-from widthwise.labs.tools.mercer_spectra import (
-    cosines,
-    eigenvalues,
-    marginal_kernel,
-    mercer,
-    multiplicity,
-    power_eigenvalue,
-    sample_subsets,
-)
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
@@ -93,12 +85,12 @@ def _hilbert(width: int, seed: int) -> list[Claim]:
     """The kernel Θ on a circle: eigenvalues against Gegenbauer's, the reproducing property, the norm."""
     net, grid = network(width, 2), circle(96, 0.0)
     Theta = _last_tangent_kernel(net, grid)
-    found = mercer(Theta, np.full(len(grid), 1.0 / len(grid)), floor=1e-12)
+    found = mercer_spectra.mercer(Theta, np.full(len(grid), 1.0 / len(grid)), floor=1e-12)
     rng = np.random.default_rng(seed)
     at, weights = rng.choice(len(grid), 5, replace=False), rng.standard_normal(5)
     f, x = Theta[:, at] @ weights, int(rng.integers(len(grid)))
     plain, norm = np.mean(f * Theta[:, x]), weights @ Theta[np.ix_(at, at)] @ weights
-    by_degree = eigenvalues(2, _last_tangent_kernel(net, *_nodes(2)).ravel(), 3)
+    by_degree = mercer_spectra.eigenvalues(2, _last_tangent_kernel(net, *_nodes(2)).ravel(), 3)
     size = 1e-5 * np.abs(f).max()
     return [
         Claim.exactly("Mercer: third eigenvalue on the circle", by_degree[1], found.values[2], 1e-6).rejects(
@@ -115,7 +107,7 @@ def _hilbert(width: int, seed: int) -> list[Claim]:
 
 def _nodes(dimension: int, nodes: int = NODES) -> tuple[np.ndarray, np.ndarray]:
     """One point of the sphere |x|² = d, and points at the cosines of quadrature."""
-    t, _ = cosines(dimension, nodes)
+    t, _ = mercer_spectra.cosines(dimension, nodes)
     others = np.zeros((nodes, dimension))
     others[:, 0], others[:, 1] = t, np.sqrt(1.0 - t**2)
     return np.sqrt(dimension) * np.eye(dimension)[:1], np.sqrt(dimension) * others
@@ -135,7 +127,7 @@ def hermite_spectrum(net: MLP, degrees: int) -> tuple[np.ndarray, np.ndarray]:
     f, g = (
         hermite_table(net.activation, order, np.array([net.C_W[0]]), TERMS).coefficients[0] ** 2 for order in (0, 1)
     )
-    powers = [[power_eigenvalue(d, k, degree) for k in range(TERMS + 1)] for degree in range(degrees)]
+    powers = [[mercer_spectra.power_eigenvalue(d, k, degree) for k in range(TERMS + 1)] for degree in range(degrees)]
     value, slope = np.zeros(TERMS + 1), np.zeros(TERMS + 1)
     value[:-1] = f
     slope[:-1] = net.lambda_b[0] * g
@@ -156,10 +148,10 @@ def _spheres(width: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     """Spectra by quadrature of the kernel, by Hermite coefficients, and of real networks."""
     net = network(width)
     point, others = _nodes(DIMENSION)
-    expected = eigenvalues(DIMENSION, _last_tangent_kernel(net, point, others)[0], DEGREES)
+    expected = mercer_spectra.eigenvalues(DIMENSION, _last_tangent_kernel(net, point, others)[0], DEGREES)
     K, Theta = hermite_spectrum(net, DEGREES)
     kernels = _on_sphere(net, seed, NETWORKS, np.concatenate([point, others]))
-    measured = eigenvalues(DIMENSION, kernels, DEGREES)
+    measured = mercer_spectra.eigenvalues(DIMENSION, kernels, DEGREES)
     claims = [Claim.exactly("sphere: μ_2 of Θ, Hermite = Gegenbauer", Theta[2], expected[2], 1e-9)]
     claims += [Claim.mean(f"sphere: μ_{k} of real networks", Theta[k], measured[:, k]) for k in (0, 1, 2)]
     claims = [claim.rejects({"of K": K[k]}) for k, claim in zip((2, 0, 1, 2), claims, strict=True)]
@@ -175,8 +167,8 @@ def _first_kernel(net: MLP, seed: int, X: np.ndarray) -> np.ndarray:
 def _process(width: int, seed: int) -> tuple[list[Claim], np.ndarray]:
     """Subsets of points on a circle drawn with the kernel of a real network; probabilities of all points and pairs."""
     L = STRENGTH * _first_kernel(network(width, 2), seed, circle(POINTS))
-    M = marginal_kernel(L)
-    subsets = sample_subsets(L, SUBSETS, seed)
+    M = mercer_spectra.marginal_kernel(L)
+    subsets = mercer_spectra.sample_subsets(L, SUBSETS, seed)
     i, j = np.unravel_index(np.argmax(np.abs(M - np.diag(np.diag(M)))), M.shape)
     together = np.outer(np.diag(M), np.diag(M)) - M**2 + np.diag(np.diag(M))
     upper = np.triu_indices(len(M))
@@ -200,7 +192,8 @@ def _ranks(width: int, seed: int) -> list[Claim]:
     of degree one alone.
     """
     odd, even = circle(7), circle(8)
-    quadratic = multiplicity(2, 0) + multiplicity(2, 2)
+    constant, linear, second = (mercer_spectra.multiplicity(2, degree) for degree in range(3))
+    quadratic = constant + second
 
     def rank(what: str, activation: Any, X: np.ndarray, expected: int, wrong: dict[str, Any]) -> Claim:
         kernel = _first_kernel(MLP([2, width, 1], activation, C_W=2.0), seed, X)
@@ -211,7 +204,7 @@ def _ranks(width: int, seed: int) -> list[Claim]:
         rank("swish, 7 directions", "swish", odd, 7, {"as z²": quadratic}),
         rank("z², 7 directions", jnp.square, odd, quadratic, {"positive definite": 7}),
         rank("swish, one of 8 repeated", "swish", np.concatenate([odd, odd[:1]]), 7, {"positive definite": 8}),
-        rank("swish, 4 antipodal pairs", "swish", even, 4 + multiplicity(2, 1), {"positive definite": 8}),
+        rank("swish, 4 antipodal pairs", "swish", even, 4 + linear, {"positive definite": 8}),
     ]
 
 

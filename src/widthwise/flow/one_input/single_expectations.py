@@ -21,15 +21,7 @@ from numpy.polynomial.hermite_e import herme2poly
 from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number
-from widthwise.gaussian.quadrature import (
-    GAUSSIAN_EDGES,
-    REACH,
-    TAIL_SHARE,
-    Grid,
-    divergent_moment,
-    panel_nodes,
-    smooth_grid,
-)
+from widthwise.gaussian import quadrature
 
 #: Kernels up to 4^j share the grid of j, from this j on.
 LOWEST_BAND = -2
@@ -120,7 +112,7 @@ class Panels:
 
     @property
     def nodes(self) -> int:
-        return (len(self.edges) + len(GAUSSIAN_EDGES) - 1) * self.count
+        return (len(self.edges) + len(quadrature.GAUSSIAN_EDGES) - 1) * self.count
 
     @property
     def finer(self) -> Panels:
@@ -128,9 +120,9 @@ class Panels:
 
     def at(self, root, xp=jnp):
         inner = self.edges / xp.asarray(root)[..., None]
-        outer = xp.broadcast_to(GAUSSIAN_EDGES, (*inner.shape[:-1], len(GAUSSIAN_EDGES)))
-        edges = xp.sort(xp.clip(xp.concatenate([inner, outer], axis=-1), -REACH, REACH), axis=-1)
-        return panel_nodes(edges, self.count, xp)
+        outer = xp.broadcast_to(quadrature.GAUSSIAN_EDGES, (*inner.shape[:-1], len(quadrature.GAUSSIAN_EDGES)))
+        edges = xp.sort(xp.clip(xp.concatenate([inner, outer], axis=-1), -quadrature.REACH, quadrature.REACH), axis=-1)
+        return quadrature.panel_nodes(edges, self.count, xp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +130,7 @@ class Ladder:
     """Quadrature rules for one activation, each good for kernels up to its limit."""
 
     activation: Activation
-    rules: tuple[Panels | Grid, ...]
+    rules: tuple[Panels | quadrature.Grid, ...]
     limits: tuple[float, ...]
     shifted: bool
 
@@ -188,7 +180,7 @@ def _ladder(activation: Activation, top: int) -> Ladder:
         grid = None if activation.kinks else _grid(activation, band)
         if grid is None:
             highest = int(min(activation.first_jump, 5))
-            rules.append(Panels(intervals(activation, tuple(range(highest + 1)), REACH * 2.0**top)))
+            rules.append(Panels(intervals(activation, tuple(range(highest + 1)), quadrature.REACH * 2.0**top)))
             limits.append(4.0**top)
             break
         rules.append(grid)
@@ -198,9 +190,9 @@ def _ladder(activation: Activation, top: int) -> Ladder:
 
 
 @lru_cache(maxsize=256)
-def _grid(activation: Activation, band: int) -> Grid | None:
+def _grid(activation: Activation, band: int) -> quadrature.Grid | None:
     """A grid for kernels up to 4^band: the finest of three nearby kernels, as one alone may agree by chance."""
-    found = [smooth_grid(activation, share * 4.0**band, 6, ACCURACY) for share in (1.0, 0.8, 0.6)]
+    found = [quadrature.smooth_grid(activation, share * 4.0**band, 6, ACCURACY) for share in (1.0, 0.8, 0.6)]
     if any(grid is None for grid in found):
         return None
     finest = max((grid for grid in found if grid is not None), key=lambda grid: grid.nodes)
@@ -256,8 +248,8 @@ def _integrate(activation: Activation, rule, terms, K: np.ndarray, square: np.nd
 def _check_tails(activation: Activation, terms: tuple[Term, ...], K: float) -> None:
     """Refuse moments that do not exist or do not end within the reach of the quadrature."""
     factors = max(len(term.orders) for term in terms)
-    u = np.linspace(-REACH, REACH, 49)
+    u = np.linspace(-quadrature.REACH, quadrature.REACH, 49)
     for order in sorted({order for term in terms for order in term.orders if order < 4}):
         size = np.abs(evaluate(activation, order, math.sqrt(K) * u)) ** factors * np.exp(-0.5 * u**2)
-        if not np.all(np.isfinite(size)) or max(size[[0, -1]]) > TAIL_SHARE * max(size):
-            raise divergent_moment(activation, order, factors, K)
+        if not np.all(np.isfinite(size)) or max(size[[0, -1]]) > quadrature.TAIL_SHARE * max(size):
+            raise quadrature.divergent_moment(activation, order, factors, K)

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise import devices
-from widthwise.devices import by_device
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import (
     COMPILE_FROM,
@@ -144,7 +143,7 @@ def next_faces(layer: LayerStep, below: Faces, values: Values, compiled: bool) -
     """Faces of layer l+1; `values` gives four-point expectations, columns as in `PLACED`."""
     inputs = len(layer.H)
     above = no_faces(inputs)
-    step = min(max(1, by_device(FACE_PIECES) // inputs**2), inputs)
+    step = min(max(1, devices.by_device(FACE_PIECES) // inputs**2), inputs)
     rule = _compiled_face_entries if compiled else _face_entries
     if compiled:
         # once, not for each piece
@@ -235,7 +234,7 @@ class _QuadrupleStep:
         """Four-point expectations (quadruples, assignments)."""
         if not isinstance(self.series, AcceleratedSeries):
             return self.padded(quads, len(quads))
-        length = by_device(CHUNKS)
+        length = devices.by_device(CHUNKS)
         starts = range(0, len(quads), length)
         return jnp.concatenate([self.padded(quads[k : k + length], length) for k in starts])[: len(quads)]
 
@@ -305,7 +304,7 @@ class QuadrupleFlow:
         Compiled steps have a fixed length, and what they compute past the last quadruple is left at the end. With room
         for more quadruples zeros follow.
         """
-        chunk = by_device(CHUNKS) if self.compiled else max(len(quads), 1)
+        chunk = devices.by_device(CHUNKS) if self.compiled else max(len(quads), 1)
         found = [self._carry(quads[k : k + chunk], wanted, chunk) for k in range(0, len(quads), chunk)]
         whole = chunk if self.compiled else 1
         length = whole * -(-max(len(quads), room) // whole)

@@ -9,17 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.gaussian.four_point import planes
 from widthwise.gaussian.four_point.families import Layout, layout
 from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.planes import (
-    PLANE_DEGREES,
-    PlaneSeries,
-    Where,
-    add_block,
-    bounds,
-    last_edge,
-    straight_moments,
-)
 from widthwise.gaussian.four_point.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
@@ -55,7 +47,7 @@ class _Placed(NamedTuple):
 class AcceleratedSeries:
     """`PlaneSeries` of a smooth activation for lists of one length, a multiple of all `QUADRUPLE_PIECES`."""
 
-    def __init__(self, series: PlaneSeries):
+    def __init__(self, series: planes.PlaneSeries):
         self.series, self.rho = series, jnp.asarray(series.rho)
         self.placed: dict[int, tuple[PlaneTables, _Placed]] = {}
         self.straight: tuple[Any, ...] = ()
@@ -65,7 +57,7 @@ class AcceleratedSeries:
         place, few = _locate(self.rho, quads)
         count = quads.shape[0], len(self.series.placed)
         found = Found(jnp.zeros(count), jnp.zeros(count), ~few)
-        for start, degrees in zip((0, *PLANE_DEGREES), PLANE_DEGREES, strict=False):
+        for start, degrees in zip((0, *planes.PLANE_DEGREES), planes.PLANE_DEGREES, strict=False):
             tables = self._tables(start, degrees, quads, place, found.unfinished)
             here = self.placed[degrees][1]
             laid, column = layout(self.series.placed, tables.parity)
@@ -102,7 +94,7 @@ def _planes_left(rho, quads, pairing, unfinished):
 @jax.jit
 def _fill_few(plane, two, one, quads, few, found: Found) -> Found:
     """Quadruples of one or two different inputs."""
-    values = jnp.where(few[:, None], straight_moments(plane, two, one, quads), found.values)
+    values = jnp.where(few[:, None], planes.straight_moments(plane, two, one, quads), found.values)
     return found._replace(values=values, errors=jnp.where(few[:, None], 1e-13 * jnp.abs(values), found.errors))
 
 
@@ -113,11 +105,11 @@ def _add(laid: Layout, edges, column, tables: _Placed, tolerance, quads, place: 
     Quadruples are sorted, those with most blocks first, so that each block meets the first pieces of the list alone.
     """
     first, second = planes_of(tables.plane, quads, place.pairing)
-    left = bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
-    last, left = last_edge(left, tolerance)
+    left = planes.bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
+    last, left = planes.last_edge(left, tolerance)
     last = jnp.where(found.unfinished, last, 0)
     order = jnp.argsort(-last)
-    where = Where(*(field[order] for field in Where.of(first, second, place, jnp.asarray(edges)[last])))
+    where = planes.Where(*(field[order] for field in planes.Where.of(first, second, place, jnp.asarray(edges)[last])))
     sums, length = (jnp.zeros((len(quads), len(laid.first))),) * 2, QUADRUPLE_PIECES[edges[0]]
     for start, block in zip(edges, tables.blocks, strict=False):
         piece = partial(_add_piece, laid, length, float(start), block, where)
@@ -135,13 +127,13 @@ def _add(laid: Layout, edges, column, tables: _Placed, tolerance, quads, place: 
     )
 
 
-def _add_piece(laid: Layout, length: int, start: float, block, where: Where, number, sums):
+def _add_piece(laid: Layout, length: int, start: float, block, where: planes.Where, number, sums):
     """`add_block` for a piece of the sorted list."""
 
     def cut(x):
         return jax.lax.dynamic_slice_in_dim(x, number * length, length)
 
     values, change = map(cut, sums)
-    made = add_block(laid, values, change, block, start, jax.tree.map(cut, where))
+    made = planes.add_block(laid, values, change, block, start, jax.tree.map(cut, where))
     put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=number * length, axis=0)
     return tuple(put(whole, part) for whole, part in zip(sums, made, strict=True))
