@@ -10,8 +10,7 @@ import numpy as np
 
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
-from widthwise.network import Network, check_inputs
-from widthwise.network.validation import check_integer, check_targets
+from widthwise.network import Network, check_inputs, check_integer, check_targets
 
 _DRAWN_AT_ONCE = 64
 

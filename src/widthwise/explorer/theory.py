@@ -36,8 +36,7 @@ from widthwise.flow.kernels.kernel_flow import Hyper, kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
-from widthwise.network import MLP
-from widthwise.network.mlp import PER_LAYER
+from widthwise.network import MLP, PER_LAYER
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import TENSORS
 

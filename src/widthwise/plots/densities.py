@@ -17,8 +17,7 @@ from widthwise.flow.action.couplings import couplings
 from widthwise.flow.action.output_density import output_density
 from widthwise.flow.exact import exact_law
 from widthwise.flow.one_input.deep_flow import single_flow
-from widthwise.network import MLP
-from widthwise.network.validation import check_one_input
+from widthwise.network import MLP, check_one_input
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, panels, style
 
 _GAUSSIAN = "Gaussian, infinite width"

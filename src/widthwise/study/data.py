@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from widthwise.errors import InvalidInput, MissingPackage, UnknownName
-from widthwise.network.validation import check_inputs, check_integer, real_array
+from widthwise.network import check_inputs, check_integer, real_array
 
 #: Every name, with what it is.
 BUILT_IN = {

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import MLP, network_from_dict, plain
+from widthwise.network import MLP, check_integer, network_from_dict, plain
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.mlp import FIELDS
-from widthwise.network.validation import check_integer
 from widthwise.study.data import Data, dataset, load_data
 
 ALGORITHM_CLASSES = {

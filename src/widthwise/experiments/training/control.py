@@ -32,8 +32,7 @@ from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import Reference, pair_number, reference
 from widthwise.experiments.sampler import Parameters, conditional_kernel
 from widthwise.experiments.tangent import Tangent, kernel, pull, restricted, tangent
-from widthwise.network import MLP, Network
-from widthwise.network.algorithms import GradientDescent, GradientFlow
+from widthwise.network import MLP, GradientDescent, GradientFlow, Network
 
 #: Training and test inputs up to which `fluctuations` is used: its cost grows with the fourth power.
 QUIET_INPUTS = 8

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from widthwise.experiments.sampler import Parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.experiments.training.flows import Trained
-from widthwise.network import Network
-from widthwise.network.algorithms import SGD, Adam, GradientDescent, Momentum
+from widthwise.network import SGD, Adam, GradientDescent, Momentum, Network
 
 Descent = GradientDescent | SGD | Momentum | Adam
 

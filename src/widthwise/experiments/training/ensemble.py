@@ -18,8 +18,7 @@ from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, wen
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow, newton_step
-from widthwise.network import Network
-from widthwise.network.algorithms import GradientFlow, NewtonStep
+from widthwise.network import GradientFlow, Network, NewtonStep
 from widthwise.network.layered import parameter_count
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
