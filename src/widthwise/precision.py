@@ -1,7 +1,5 @@
 """Double precision: widthwise computes in float64, so it switches jax to 64 bits and says so once."""
 
-from __future__ import annotations
-
 import logging
 
 import jax

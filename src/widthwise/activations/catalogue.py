@@ -6,6 +6,7 @@ import copyreg
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import jax
@@ -57,22 +58,8 @@ ACTIVATION_NAMES = tuple(sorted([*_FIXED, "leaky_relu"]))
 @lru_cache(maxsize=64)
 def _leaky_relu(slope: float = 0.01) -> Activation:
     """z for z > 0, slope · z for z < 0."""
-    return Activation(
-        "leaky_relu",
-        _two_slopes(1.0, slope),
-        kinks=(0.0,) if slope != 1.0 else (),
-        parameters=(slope,),
-        closed=ReluFamilyForm(1.0, slope),
-        builtin=True,
-    )
-
-
-def _builtin_for(function: object) -> Activation | None:
-    """The built-in activation that a known jax function is, if it is one."""
-    try:
-        return _FIXED[_SAME_FUNCTION[function]]  # pyright: ignore[reportArgumentType]
-    except (KeyError, TypeError):
-        return None
+    kinks, closed = (0.0,) if slope != 1.0 else (), ReluFamilyForm(1.0, slope)
+    return Activation("leaky_relu", _two_slopes(1.0, slope), kinks, (slope,), closed, builtin=True)
 
 
 def named(text: str) -> Activation:
@@ -145,7 +132,9 @@ def resolve(what: ActivationLike) -> Activation:
     if isinstance(what, str):
         return named(what)
     if callable(what):
-        return _builtin_for(what) or _checked(Activation(_name_of(what), what))
+        with suppress(KeyError, TypeError):  # not a known function of jax, or not even hashable
+            return _FIXED[_SAME_FUNCTION[what]]
+        return _checked(Activation(_name_of(what), what))
     raise InvalidInput(
         "activation", f"{what!r} ({type(what).__name__})", "a name, or a function of one argument written in jax.numpy"
     )
@@ -183,17 +172,11 @@ def _checked(candidate: Activation) -> Activation:
     return candidate
 
 
-def _reduce(activation: Activation):
+def _reduce(sigma: Activation):
     """Built-ins are pickled by name: their functions are closures, and the copy must be the same activation."""
-    if activation.builtin:
-        return named, (activation.spec,)
-    return Activation, (
-        activation.name,
-        activation.function,
-        activation.kinks,
-        activation.parameters,
-        activation.closed,
-    )
+    if sigma.builtin:
+        return named, (sigma.spec,)
+    return Activation, (sigma.name, sigma.function, sigma.kinks, sigma.parameters, sigma.closed)
 
 
 copyreg.pickle(Activation, _reduce)  # pyright: ignore[reportArgumentType]

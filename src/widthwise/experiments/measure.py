@@ -20,8 +20,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, measured_variables
 from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, plain, simplified
-from widthwise.network.validation import check_integer
+from widthwise.network import Network, check_inputs, check_integer, plain, simplified
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
@@ -89,18 +88,17 @@ def measure(
         raise InvalidInput("layers", repr(layers), "'last' or 'all'")
     kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
     sizes = _check_widths(net, widths)
-    parts = [
-        _part_of(
-            (net if widths is None else net.with_width(width)).up_to(layer, net.widths[-1]),
-            X,
-            names,
-            seed if widths is None else _seed(seed, width),
-            drawn[:layer],
-        )
-        for width in sizes
-        for layer in kept
-    ]
-    _require_room_for_sums(parts, len(X))
+    parts = []
+    for width in sizes:
+        whole, own_seed = (net, seed) if widths is None else (net.with_width(width), _seed(seed, width))
+        parts += [_part_of(whole.up_to(k, net.widths[-1]), X, names, own_seed, drawn[:k]) for k in kept]
+    # sums of 64 blocks, those of a chunk beside them
+    numbers = sum(130 * len(X) ** 4 * sum(name in FOURS for name in part.tensors) for part in parts)
+    require_memory(
+        8 * numbers,
+        f"sums of {len(parts[0].tensors)} tensors of {len(X)} inputs, {len(X)}⁴ entries each",
+        "Take fewer inputs, fewer statistics or layers='last'.",
+    )
     programme = Programme.of(tuple(parts), X, batch)
     found, interrupted = accumulate(programme, networks, engine, checkpoint, progress, "measure")
     sums = [Tally(part.net.n, sums=own) for part, own in zip(parts, found, strict=True)]
@@ -196,13 +194,3 @@ def _check_widths(net: Network, widths: Sequence[int] | None) -> list[int]:
     if len(set(sizes)) < 2:
         raise InvalidInput("widths", repr(widths), "at least two different widths, such as [64, 128, 256]")
     return sorted(set(sizes))
-
-
-def _require_room_for_sums(parts: Sequence[Part], inputs: int) -> None:
-    """Sums of 64 blocks, those of a chunk beside them."""
-    numbers = sum(130 * inputs**4 * sum(name in FOURS for name in part.tensors) for part in parts)
-    require_memory(
-        8 * numbers,
-        f"sums of {len(parts[0].tensors)} tensors of {inputs} inputs, {inputs}⁴ entries each",
-        "Take fewer inputs, fewer statistics or layers='last'.",
-    )

@@ -23,7 +23,7 @@ from widthwise.explorer.settings import PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
 from widthwise.explorer.widgets import EXPLORER_STYLE, Fields, complaint, symbols, text_pane
-from widthwise.network.validation import check_integer
+from widthwise.network import check_integer
 
 _NETWORK = ("activation", "C_W", "C_b", "depth", "width", "size_a", "size_b", "angle", "lambda_b", "lambda_W")
 #: Milliseconds in which further movements of a slider are gathered into one answer.
@@ -66,15 +66,9 @@ def serve(
     matplotlib.use("Agg")
     if warm_up:
         threading.Thread(target=warm, daemon=True).start()
-    pn.serve(
-        {"/": visit},
-        port=port,
-        address=address,
-        show=show,
-        title="widthwise explorer",
-        websocket_origin=[f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))] + [*origins],
-        **options,
-    )
+    how: dict[str, Any] = {"port": port, "address": address, "show": show, "title": "widthwise explorer"}
+    allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))]
+    pn.serve({"/": visit}, websocket_origin=[*allowed, *origins], **how, **options)
 
 
 def _listening_port(address: str, port: int) -> int:

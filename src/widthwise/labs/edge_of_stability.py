@@ -61,16 +61,10 @@ def _sharpness_of_descent(net: MLP, key, X, y, rates):
 def _sharpness_of_flow(net: MLP, key, X, y):
     """Sharpness along du/dt = −∂L at the moments, (networks, moments)."""
     u, loss, probe = _start(net, key, X, y)
+    descent = diffrax.ODETerm(lambda t, u, args: -jax.grad(loss)(u))
+    saved, steps = diffrax.SaveAt(ts=jnp.asarray(MOMENTS)), diffrax.PIDController(rtol=1e-6, atol=1e-8)
     path = diffrax.diffeqsolve(
-        diffrax.ODETerm(lambda t, u, args: -jax.grad(loss)(u)),
-        diffrax.Tsit5(),
-        0.0,
-        TIME,
-        0.1,
-        u,
-        saveat=diffrax.SaveAt(ts=jnp.asarray(MOMENTS)),
-        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
-        max_steps=100_000,
+        descent, diffrax.Tsit5(), 0.0, TIME, 0.1, u, saveat=saved, stepsize_controller=steps, max_steps=100_000
     )
     return jax.lax.map(lambda u: sharpness(loss, u, probe), path.ys)
 

@@ -1,7 +1,5 @@
 """Sentences, captions and equations of the page, in one place."""
 
-from __future__ import annotations
-
 #: Equations of a section in TeX, several in a line, each with what is read out.
 EQUATIONS = {
     "criticality": {

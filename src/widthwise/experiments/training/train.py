@@ -94,19 +94,11 @@ def train(
     tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
-    ensemble = Ensemble.of(
-        net,
-        algorithm,
-        X,
-        y,
-        X_test,
-        batch=None if batch is None else check_integer("batch", batch, 1),
-        seed=seed,
-        tolerance=tolerance,
-        accuracy=float(np.clip(10 * tolerance, 1e-9, 1e-5)),
-        max_steps=check_integer("max_steps", max_steps, 1),
-        initialisation=check_initialisation(net, initialisation),
-    )
+    batch = None if batch is None else check_integer("batch", batch, 1)
+    max_steps = check_integer("max_steps", max_steps, 1)
+    drawn, accuracy = check_initialisation(net, initialisation), float(np.clip(10 * tolerance, 1e-9, 1e-5))
+    how = {"seed": seed, "tolerance": tolerance, "accuracy": accuracy, "max_steps": max_steps, "initialisation": drawn}
+    ensemble = Ensemble.of(net, algorithm, X, y, X_test, batch, **how)
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
@@ -169,29 +161,19 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
     for name in ("mean", "cov", "kernel", "change"):
         value, error = found[name]
         plain = found["plain_" + name]
-        reduction = _reduction(plain.error, error)
+        # how many times more networks plain averages would need; NaN where nothing scatters
+        scatter = error > 1e-12 * max(float(plain.error.max()), 1e-300)
+        ratio = plain.error[scatter] / error[scatter]
+        reduction = float(np.median(ratio**2)) if scatter.any() else math.nan
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
         dims = TEST_PAIRS[:2] if name == "mean" else TEST_PAIRS
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
-    return label(
-        variables,
-        ensemble.net,
-        kind="train",
-        algorithm=repr(ensemble.algorithm),
-        seed=ensemble.seed,
-        tolerance=ensemble.tolerance,
-        initialisation=described(ensemble.initialisation or ("gaussian",)),
-        **attrs,
-    )
-
-
-def _reduction(plain: np.ndarray, error: np.ndarray) -> float:
-    """How many times more networks plain averages would need; NaN where nothing scatters."""
-    scatter = error > 1e-12 * max(float(plain.max()), 1e-300)
-    return float(np.median((plain[scatter] / error[scatter]) ** 2)) if scatter.any() else math.nan
+    how: dict[str, Any] = {"kind": "train", "algorithm": repr(ensemble.algorithm), "seed": ensemble.seed}
+    drawn = described(ensemble.initialisation or ("gaussian",))
+    return label(variables, ensemble.net, **how, tolerance=ensemble.tolerance, initialisation=drawn, **attrs)
 
 
 def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:

@@ -50,13 +50,10 @@ def kernel_laws(
     deviations = _log_deviations(net, K[:-1], resolution)
     for layer in range(1, net.depth):
         to_output = layer + 1 == net.depth
-        law, defect = steps[net.activations[layer - 1]].advance(
-            laws[-1],
-            KernelLaw.certain(net.C_b[layer], net.C_W[layer], 0.0),
-            net.widths[layer],
-            OUTPUT_SPACING if to_output else spacing(deviations[layer], 1.0, resolution.few),
-            to_output,
-        )
+        onto = KernelLaw.certain(net.C_b[layer], net.C_W[layer], 0.0)
+        finest = OUTPUT_SPACING if to_output else spacing(deviations[layer], 1.0, resolution.few)
+        step = steps[net.activations[layer - 1]]
+        law, defect = step.advance(laws[-1], onto, net.widths[layer], finest, to_output)
         error += defect
         laws.append(law)
     return tuple(laws), error + abs(laws[-1].mass - 1.0)

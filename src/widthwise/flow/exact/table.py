@@ -147,12 +147,7 @@ def _spline_values(filtered: np.ndarray, start: np.ndarray, step: float) -> np.n
 
 
 def _rows_at(
-    activation: Activation,
-    n: int,
-    log_g: np.ndarray,
-    deviation: float,
-    before: SumTable | None,
-    resolution: Resolution,
+    activation: Activation, n: int, log_g: np.ndarray, deviation: float, before: SumTable | None, resolution: Resolution
 ) -> tuple[LatticeRows, float]:
     """Rows at the kernels, made only where an earlier table does not have them, and their error."""
     index, error, old = {}, 0.0, None
