@@ -35,7 +35,7 @@ _FIXED = {
         ("relu", _two_slopes(1.0, 0.0), _RELU),
         ("softplus", jax.nn.softplus, None),
         ("swish", lambda z: z * jax.nn.sigmoid(z), None),
-        ("gelu", lambda z: z * jax.scipy.special.ndtr(z), GeluForm()),
+        ("gelu", lambda z: 0.5 * z * jax.lax.erfc(-math.sqrt(0.5) * z), GeluForm()),
         ("erf", jax.scipy.special.erf, ErfForm()),
         ("quadratic", lambda z: z**2, MonomialForm(2)),
         ("cubic", lambda z: z**3, MonomialForm(3)),

@@ -25,13 +25,9 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.reference import Reference, pair_number, pairs
+from widthwise.experiments.reference import KernelRoot, Reference, pair_number, pairs
 from widthwise.experiments.sampler import forward
 from widthwise.network import MLP
-
-#: Inputs whose remaining variance is below this fraction count as parallel in x⁰.
-PARALLEL_REST = 1e-9
-
 
 class Fluctuations(NamedTuple):
     """One network's unbiased estimates of E[δ] and E[δδᵀ], over the pairs of Ĝ and after them those of Ω̂.
@@ -113,6 +109,7 @@ class _FluctuationStep(NamedTuple):
     constant: Any
     now: Any
     then: Any
+    root: KernelRoot
 
     @classmethod
     def of(cls, net: MLP, layer: int, h, ref: Reference, hat: _HiddenTangent | None) -> _FluctuationStep:
@@ -123,7 +120,7 @@ class _FluctuationStep(NamedTuple):
         x = _neuron_terms(activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
         constant = jnp.repeat(jnp.asarray([net.C_b[layer], net.lambda_b[layer]][:kinds]), len(a))
         now, then = (jnp.concatenate([ref.K[k], ref.Theta[k]][:kinds]) for k in (layer - 1, layer))
-        return cls(activation, C_W, lambda_W, h, hat, x, constant, now, then)
+        return cls(activation, C_W, lambda_W, h, hat, x, constant, now, then, ref.roots[layer - 1])
 
 
 def _next_moments(step: _FluctuationStep, delta, mean, square):
@@ -131,10 +128,9 @@ def _next_moments(step: _FluctuationStep, delta, mean, square):
     kinds = 1 if step.hat is None else 2
     local = _local_positions(len(step.h), kinds)
     before, now = step.now[local], (step.now + delta)[local]
-    apart = _not_parallel(before)
-    inverse = jax.vmap(_inverse_root)(now, apart)
+    inverse = jax.vmap(_inverse_root)(now, step.root.apart)
     u = inverse @ step.h
-    x0, slope, bend = _at_infinite_width(step, before, u, apart)
+    x0, slope, bend = _at_infinite_width(step, before, u)
     where = np.tile(local, (kinds, 1))
     J = jnp.zeros((len(where), len(where))).at[np.arange(len(where))[:, None], where].add(slope)
     excess = jnp.outer(delta, delta) - square
@@ -145,11 +141,9 @@ def _next_moments(step: _FluctuationStep, delta, mean, square):
     return y - J @ (delta - mean) - 0.5 * curved, own + jnp.outer(y, y) - J @ excess @ J.T
 
 
-def _at_infinite_width(step: _FluctuationStep, kernel, u, apart):
+def _at_infinite_width(step: _FluctuationStep, kernel, u):
     """x⁰, and the derivatives of its mean over neurons: first and second, with respect to K_aa, K_ab, K_bb, Θ_ab."""
-    root = jax.vmap(_root_matrix)(kernel[:, :3], apart)
-    first = jax.vmap(jax.jacfwd(_root_matrix))(kernel[:, :3], apart)
-    second = jax.vmap(jax.jacfwd(jax.jacfwd(_root_matrix)))(kernel[:, :3], apart)
+    _, root, first, second = step.root
     h = root @ u
     theta = None if step.hat is None else kernel[:, 3:]
     x0 = _neuron_terms(step.activation, step.C_W, step.lambda_W, h, theta)
@@ -214,27 +208,13 @@ def _neuron_terms(activation: Activation, C_W: float, lambda_W: float, h, hat):
     )
 
 
-def _root_matrix(kernel, apart):
-    """L with LLᵀ the kernel (K_aa, K_ab, K_bb) of one pair, lower triangular."""
-    slope = _safe_ratio(kernel[1], kernel[0])
-    left = _safe_root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0))
-    first = _safe_root(kernel[0])
-    return jnp.stack([jnp.stack([first, 0.0 * left]), jnp.stack([slope * first, left])])
-
-
 def _inverse_root(kernel, apart):
-    """L⁻¹ for the L above; rows of zeros where nothing varies."""
+    """L⁻¹ for the L of `KernelRoot`; rows of zeros where nothing varies."""
     slope = _safe_ratio(kernel[1], kernel[0])
     left = _safe_ratio(1.0, _safe_root(jnp.where(apart, kernel[2] - slope * kernel[1], 0.0)))
     return jnp.stack(
         [jnp.stack([_safe_ratio(1.0, _safe_root(kernel[0])), 0.0 * left]), jnp.stack([-slope * left, left])]
     )
-
-
-def _not_parallel(kernel):
-    """Pairs (pairs, 3 or 4) whose second input is not determined by the first."""
-    left = kernel[:, 2] - _safe_ratio(kernel[:, 1], kernel[:, 0]) * kernel[:, 1]
-    return left > PARALLEL_REST * kernel[:, 2]
 
 
 def _safe_ratio(numerator, denominator):

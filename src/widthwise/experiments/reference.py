@@ -12,11 +12,63 @@ from widthwise.gaussian.pair import pair_matrix
 from widthwise.network import Network
 
 
+#: Inputs whose remaining variance is below this fraction count as parallel.
+PARALLEL_REST = 1e-9
+
+
 class Reference(NamedTuple):
-    """K and Θ of infinite width at layers 1..L, over pairs of inputs a ≤ b: each (layers, pairs)."""
+    """K and Θ of infinite width at layers 1..L, over pairs of inputs a ≤ b: each (layers, pairs).
+
+    `roots` are those of the kernels of layers 1..L−1: numbers of infinite width alone, so that no program makes them.
+    """
 
     K: np.ndarray
     Theta: np.ndarray
+    roots: tuple[KernelRoot, ...]
+
+
+class KernelRoot(NamedTuple):
+    """L with LLᵀ = K of every pair, lower triangular (pairs, 2, 2), and its derivatives by K_aa, K_ab, K_bb.
+
+    `apart` (pairs,) says whether the second input is not determined by the first.
+    """
+
+    apart: np.ndarray
+    L: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of(cls, K_aa: np.ndarray, K_ab: np.ndarray, K_bb: np.ndarray) -> KernelRoot:
+        """Zero, with zero derivatives, where nothing varies.
+
+        >>> KernelRoot.of(np.array([4.0]), np.array([2.0]), np.array([2.0])).L.tolist()
+        [[[2.0, 0.0], [1.0, 1.0]]]
+        """
+        varies = K_aa > 0.0
+        variance, slope = np.where(varies, K_aa, 1.0), np.where(varies, K_ab / np.where(varies, K_aa, 1.0), 0.0)
+        rest = K_bb - slope * K_ab
+        apart = rest > PARALLEL_REST * K_bb
+        first_root, rest_root = np.sqrt(variance), np.sqrt(np.where(apart, rest, 1.0))
+        L, first, second = (np.zeros((*shape, len(K_aa))) for shape in ((2, 2), (2, 2, 3), (2, 2, 3, 3)))
+        L[0, 0], L[1, 0], L[1, 1] = first_root, slope * first_root, rest_root
+        first[0, 0, 0], first[1, 0, 0], first[1, 0, 1] = 0.5 / first_root, -0.5 * slope / first_root, 1.0 / first_root
+        second[0, 0, 0, 0] = -0.25 / first_root**3
+        second[1, 0, 0, 0], second[1, 0, 0, 1] = 0.75 * slope / first_root**3, -0.5 / first_root**3
+        second[1, 0, 1, 0] = second[1, 0, 0, 1]
+        # of the rest K_bb − K_ab²/K_aa itself, then of its root
+        gradient, zero = np.stack([slope**2, -2.0 * slope, np.ones_like(slope)]), np.zeros_like(slope)
+        curvature = np.stack([[-2.0 * slope**2, 2.0 * slope, zero], [2.0 * slope, zero - 2.0, zero], [zero] * 3]) / variance
+        first[1, 1] = 0.5 * gradient / rest_root
+        second[1, 1] = 0.5 * curvature / rest_root - 0.25 * gradient[:, None] * gradient[None] / rest_root**3
+        for whole in (L, first, second):
+            whole[:, 0] *= varies
+            whole[1, 1] *= apart
+        # the rest does not depend on K_aa and K_ab where the first input does not vary
+        first[1, 1, :2] *= varies
+        second[1, 1, :2] *= varies
+        second[1, 1, :, :2] *= varies
+        return cls(apart, *(np.moveaxis(whole, -1, 0) for whole in (L, first, second)))
 
 
 def pairs(inputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -57,4 +109,5 @@ def reference(net: Network, X: np.ndarray) -> Reference:
         K, Theta = kernel_rule(layer, Pair(variance[:, None], K, variance[None, :], Theta, mean))
         if layer.numbered:
             kernels.append((K, Theta))
-    return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)))
+    roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])
+    return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)), roots)

@@ -27,7 +27,7 @@ def cancelled_sizes(part: Part) -> dict[str, float]:
     """n K where G1 = n(Ĝ − K) is small or vanishes, and the like: what rounding is measured by, besides the result."""
     if part.reference is None:
         return {}
-    K, Theta = (float(np.abs(kernel[-1]).max()) for kernel in part.reference)
+    K, Theta = (float(np.abs(kernel[-1]).max()) for kernel in part.reference[:2])
     powers = {name: TENSORS[name].scale for name in (*MEANS, *PRODUCTS)}
     return {name: part.net.n * math.prod([K] * i + [Theta] * j) for name, (i, j) in powers.items()}
 
