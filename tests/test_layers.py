@@ -64,7 +64,6 @@ def test_a_kind_without_a_rule_at_order_one_is_refused_by_name_and_reason():
     for ask in (
         lambda: ww.theory(OWN, X, order=1),
         lambda: ww.predict(OWN, X[:2], [0.8, -0.3], X[2:], order=1),
-        lambda: ww.measure(OWN, X, networks=4, statistics=["V"]),
         lambda: ww.couplings(OWN, X[:1]),
         lambda: ww.single_input(OWN, X[0]),
         lambda: ww.advise(OWN),

@@ -39,9 +39,14 @@ from widthwise.network import Adam as Adam
 from widthwise.network import Dense as Dense
 from widthwise.network import GradientDescent as GradientDescent
 from widthwise.network import GradientFlow as GradientFlow
+from widthwise.network import LayerNorm as LayerNorm
 from widthwise.network import Momentum as Momentum
 from widthwise.network import Network as Network
 from widthwise.network import NewtonStep as NewtonStep
+from widthwise.network import NormMLP as NormMLP
+from widthwise.network import Residual as Residual
+from widthwise.network import ResMLP as ResMLP
+from widthwise.network import RMSNorm as RMSNorm
 from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.errors import UnknownName
+from widthwise.experiments.any_network import observe_any_network
 from widthwise.experiments.differentials import (
     Bent,
     bend,
@@ -40,7 +41,7 @@ from widthwise.experiments.fluctuations import Fluctuations, fluctuations
 from widthwise.experiments.initialisations import in_a_row
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
-from widthwise.experiments.sampler import drawn_alike, forward, network_key, sample_parameters
+from widthwise.experiments.sampler import Parameters, drawn_alike, forward, network_key, sample_parameters
 from widthwise.network import MLP, Network
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, TENSORS, WITHOUT_THETA
 
@@ -88,8 +89,8 @@ def probe_signs(net: Network, key, probes: int = 1):
 
 
 def observe_tensors(
-    net: MLP,
-    layers: list[Weights],
+    net: Network,
+    layers: Parameters,
     X,
     names: tuple[str, ...],
     ref: Reference,
@@ -117,6 +118,8 @@ def observe_tensors(
     >>> {name: value.shape for name, value in seen.tensors.items()}
     {'F': (1, 1, 1, 1), 'G1': (1, 1), 'V': (1, 1, 1, 1)}
     """
+    if not isinstance(net, MLP):
+        return Observation(observe_any_network(net, layers, X, names, ref, signs), jnp.zeros(0))
     kernel_names = {*MEANS, *PRODUCTS}
     tensors = {}
     if set(names) - kernel_names:
@@ -144,7 +147,7 @@ def _draw(net: Network, probes: int, initialisation: tuple[str, ...] | None, see
 
 
 @partial(jax.jit, static_argnums=1, static_argnames="gaussian")
-def observe_drawn(net: MLP, names: tuple[str, ...], layers, signs, X, ref: Reference, *, gaussian: bool = True):
+def observe_drawn(net: Network, names: tuple[str, ...], layers, signs, X, ref: Reference, *, gaussian: bool = True):
     """`observe_tensors` of networks drawn by `draw_batch`."""
 
     def one(some, probes):

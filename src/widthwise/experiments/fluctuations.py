@@ -29,6 +29,7 @@ from widthwise.experiments.reference import KernelRoot, Reference, pair_number, 
 from widthwise.experiments.sampler import forward
 from widthwise.network import MLP
 
+
 class Fluctuations(NamedTuple):
     """One network's unbiased estimates of E[δ] and E[δδᵀ], over the pairs of Ĝ and after them those of Ω̂.
 

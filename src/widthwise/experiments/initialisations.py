@@ -101,7 +101,7 @@ def check_initialisation(net: Network, initialisation: Any) -> tuple[str, ...]:
     >>> check_initialisation(MLP([2, 8, 1], "tanh"), "uniform")
     ('uniform', 'uniform')
     """
-    count = sum(isinstance(layer, Dense) for layer in net.layers)
+    count = sum(isinstance(step, Dense) for step in net.steps)
     if isinstance(initialisation, str):
         names = (initialisation,) * count
     elif isinstance(initialisation, list | tuple) and len(initialisation) == count:

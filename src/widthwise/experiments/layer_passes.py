@@ -21,6 +21,8 @@ from widthwise.experiments.initialisations import INITIALISATIONS
 from widthwise.network.layers.base import Layer
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network.layers.normalisation import Normalisation
+from widthwise.network.layers.residual import Fork, Join
 
 
 class Weights(NamedTuple):
@@ -31,7 +33,7 @@ class Weights(NamedTuple):
 
 
 @singledispatch
-def draw(layer: Layer, keys: Sequence[Any], incoming: int, initialisation: str) -> Any:
+def draw(layer: Layer, keys: Sequence[Any], incoming: int | None, initialisation: str) -> Any:
     """Parameters of a layer that so many features come into."""
     raise _unknown(layer, "draw")
 
@@ -40,6 +42,12 @@ def draw(layer: Layer, keys: Sequence[Any], incoming: int, initialisation: str) 
 def apply(layer: Layer, parameters: Any, s) -> jax.Array:
     """Activations behind a layer; `parameters` is None for a kind that has none."""
     raise _unknown(layer, "apply")
+
+
+@singledispatch
+def pass_on(layer: Layer, parameters: Any, s, branches: list[jax.Array]) -> jax.Array:
+    """`apply`, for kinds that also read or add to the activations where residual connections began."""
+    return apply(layer, parameters, s)
 
 
 @singledispatch
@@ -69,7 +77,7 @@ def contribution(layer: Layer, parameters: Any, s, signals, s2, signals2) -> jax
 
 
 @draw.register
-def _(layer: Dense, keys: Sequence[Any], incoming: int, initialisation: str) -> Weights:
+def _(layer: Dense, keys: Sequence[Any], incoming: int | None, initialisation: str) -> Weights:
     unit = INITIALISATIONS[initialisation]
     W = jnp.sqrt(layer.C_W / layer.inputs) * unit.weights(keys[0], (layer.outputs, layer.inputs))
     return Weights(W, jnp.sqrt(layer.C_b) * unit.biases(keys[1], (layer.outputs,)))
@@ -93,6 +101,23 @@ def _(layer: Dense, parameters: Weights, s, signals, s2, signals2) -> jax.Array:
 @apply.register
 def _(layer: Elementwise, parameters: None, s) -> jax.Array:
     return layer.activation(s)
+
+
+@apply.register
+def _(layer: Normalisation, parameters: None, s) -> jax.Array:
+    centred = s - jnp.mean(s, axis=-1, keepdims=True) if layer.centred else s
+    return centred / jnp.sqrt(layer.epsilon + jnp.mean(centred**2, axis=-1, keepdims=True))
+
+
+@pass_on.register
+def _(layer: Fork, parameters: None, s, branches: list[jax.Array]) -> jax.Array:
+    branches.append(s)
+    return s
+
+
+@pass_on.register
+def _(layer: Join, parameters: None, s, branches: list[jax.Array]) -> jax.Array:
+    return layer.scale * branches.pop() + s
 
 
 def features(layer: Dense, s, s2) -> jax.Array:

@@ -20,7 +20,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, measured_variables
 from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, check_integer, plain, simplified
+from widthwise.network import Dense, Network, check_inputs, check_integer, simplified
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
@@ -91,7 +91,7 @@ def measure(
     parts = []
     for width in sizes:
         whole, own_seed = (net, seed) if widths is None else (net.with_width(width), _seed(seed, width))
-        parts += [_part_of(whole.up_to(k, net.widths[-1]), X, names, own_seed, drawn[:k]) for k in kept]
+        parts += [_part_of(whole.up_to(k, net.widths[-1]), X, names, own_seed, drawn) for k in kept]
     # sums of 64 blocks, those of a chunk beside them
     numbers = sum(130 * len(X) ** 4 * sum(name in FOURS for name in part.tensors) for part in parts)
     require_memory(
@@ -159,7 +159,12 @@ def _require_statistic(net: Network, name: str) -> None:
         for sigma in net.activations:
             require_derivatives(sigma, 1, name)
     elif name not in KERNELS:
-        check_statistics(plain(net, f"measure of {name}").activations, [name], "statistics")
+        if not isinstance(net.layers[-1], Dense):
+            raise NoRule(
+                "statistics", f"{name} of a network that ends with {type(net.layers[-1]).__name__}",
+                "a Dense layer at the end", "Tensors are measured with the last weights averaged over.",
+            )  # fmt: skip
+        check_statistics(net.activations, [name], "statistics")
 
 
 def _exists(net: Network, name: str) -> bool:
@@ -173,11 +178,12 @@ def _exists(net: Network, name: str) -> bool:
 def _part_of(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
     asked = [name for name in names if name in CORRECTIONS]
-    net = plain(net, "measure of tensors") if asked else net
+    net = simplified(net)
     tensors = check_statistics(net.activations, asked) if net.depth > 1 else ()
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)
-    return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, initialisation)
+    drawn = initialisation[: sum(isinstance(step, Dense) for step in net.steps)]
+    return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, drawn)
 
 
 def _seed(seed: int, width: int) -> int:

@@ -19,9 +19,9 @@ from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
-from widthwise.experiments.sampler import conditional_kernel, forward, on_device, tangent_kernel
+from widthwise.experiments.sampler import on_device, output_kernel, tangent_kernel
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
-from widthwise.network import Network
+from widthwise.network import MLP, Dense, Network
 from widthwise.network.layered import parameter_count
 from widthwise.tensors import TENSORS
 
@@ -59,8 +59,12 @@ class Part:
         if order >= 2:
             held += 30 * neurons * inputs**3
             spent += 16 * parameters * inputs**3
-        layers = zip(net.widths[:-1], net.widths[1:], self.initialisation, strict=True)
-        spent += sum(8 * a * b * min(a, b) for a, b, name in layers if name == "orthogonal")
+        if order >= 0 and not isinstance(net, MLP):  # Jacobians of all rows, and Hessians along some
+            held += (6 * inputs**2 + inputs) * parameters
+            spent += 64 * parameters * inputs**3
+        dense = (step for step in net.steps if isinstance(step, Dense))
+        sizes = ((step.inputs, step.outputs, name) for step, name in zip(dense, self.initialisation, strict=True))
+        spent += sum(8 * a * b * min(a, b) for a, b, name in sizes if name == "orthogonal")
         return held, spent * (1 if order < 3 else inputs)
 
 
@@ -130,7 +134,7 @@ def observe_kernels(net: Network, names: tuple[str, ...], layers, X) -> dict[str
     """What networks drawn by `draw_batch` say about K and Θ at the output layer: each (networks, a, b)."""
 
     def one(some):
-        found = {"K": conditional_kernel(net, forward(net, some, X)[0])}
+        found = {"K": output_kernel(net, some, X)}
         if "Theta" in names:
             found["Theta"] = tangent_kernel(net, some, X)
         return {name: found[name] for name in names}

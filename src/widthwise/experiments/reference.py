@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
-from widthwise.gaussian.pair import pair_matrix
+from widthwise.gaussian.pair import generic_pair, pair_matrix
 from widthwise.network import Network
-
 
 #: Inputs whose remaining variance is below this fraction count as parallel.
 PARALLEL_REST = 1e-9
@@ -58,7 +58,9 @@ class KernelRoot(NamedTuple):
         second[1, 0, 1, 0] = second[1, 0, 0, 1]
         # of the rest K_bb − K_ab²/K_aa itself, then of its root
         gradient, zero = np.stack([slope**2, -2.0 * slope, np.ones_like(slope)]), np.zeros_like(slope)
-        curvature = np.stack([[-2.0 * slope**2, 2.0 * slope, zero], [2.0 * slope, zero - 2.0, zero], [zero] * 3]) / variance
+        curvature = (
+            np.stack([[-2.0 * slope**2, 2.0 * slope, zero], [2.0 * slope, zero - 2.0, zero], [zero] * 3]) / variance
+        )
         first[1, 1] = 0.5 * gradient / rest_root
         second[1, 1] = 0.5 * curvature / rest_root - 0.25 * gradient[:, None] * gradient[None] / rest_root**3
         for whole in (L, first, second):
@@ -89,6 +91,15 @@ def pair_number(inputs: int) -> np.ndarray:
     return number
 
 
+def _pair_mean(K: np.ndarray, activation: Activation, p: int, independent: bool = False) -> np.ndarray:
+    """⟨σ^(p)_a σ^(p)_b⟩ on (a, b), or the product of the means."""
+    if not independent:
+        return pair_matrix(activation, p, p, K)[0]
+    variance = np.diag(K)
+    first, second = (side.ravel() for side in np.meshgrid(variance, variance, indexing="ij"))
+    return generic_pair(activation, p, p, first, 0.0 * first, second).value.reshape(K.shape)
+
+
 def reference(net: Network, X: np.ndarray) -> Reference:
     """K and Θ of every layer (theory §2).
 
@@ -99,15 +110,12 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     ([4.0, 4.0, 4.0], [3.0, 6.0, 9.0])
     """
     a, b = pairs(len(X))
-    K, Theta, kernels = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), []
-    for layer in net.layers:
-        variance = np.diag(K)
-
-        def mean(activation: Activation, p: int, K: np.ndarray = K) -> np.ndarray:
-            return pair_matrix(activation, p, p, K)[0]
-
-        K, Theta = kernel_rule(layer, Pair(variance[:, None], K, variance[None, :], Theta, mean))
-        if layer.numbered:
-            kernels.append((K, Theta))
+    K, Theta, kernels, branches = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), [], []
+    for block in net.blocks:
+        for step in block:
+            variance = np.diag(K)
+            mean = partial(_pair_mean, K)
+            K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, branches))
+        kernels.append((K, Theta))
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])
     return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)), roots)

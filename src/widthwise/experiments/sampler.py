@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters
+from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on
 from widthwise.network import Dense, Elementwise, Layer, Network
+from widthwise.network.layers.base import Signal
 
 #: One entry for each layer that has parameters.
 Parameters = list[Any]
@@ -26,7 +27,7 @@ def network_key(seed, index):
 
 def with_parameters(net: Network) -> list[Layer]:
     """The layers of a network that have parameters."""
-    return [layer for layer in net.layers if has_parameters(layer)]
+    return [step for step in net.steps if has_parameters(step)]
 
 
 @lru_cache(maxsize=64)
@@ -49,12 +50,13 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     >>> [int(row) for row in (layers[0].W != 0).sum(axis=1)]
     [1, 1, 1, 1, 1, 1, 1, 1]
     """
-    parameters, names = [], iter(initialisation or ())
-    for layer, signal in zip(net.layers, net.signals[:-1], strict=True):
-        if has_parameters(layer):
+    parameters, names, signal = [], iter(initialisation or ()), Signal(None, gaussian=False)
+    for step in net.steps:
+        if has_parameters(step):
             key, *own = jax.random.split(key, 3)
-            name = next(names, "gaussian") if isinstance(layer, Dense) else "gaussian"
-            parameters.append(draw(layer, own, signal.width, name))
+            name = next(names, "gaussian") if isinstance(step, Dense) else "gaussian"
+            parameters.append(draw(step, own, signal.width, name))
+        signal = step.outgoing(signal)
     return parameters
 
 
@@ -63,18 +65,23 @@ def forward(net: Network, parameters: Parameters, X) -> tuple[list[jax.Array], l
     return _forward_with_nudges(net, parameters, X, [0.0] * len(parameters))[1]
 
 
+def output_rows(net: Network, parameters: Parameters, X) -> jax.Array:
+    """z, one row per input."""
+    return _forward_with_nudges(net, parameters, X, [0.0] * len(parameters))[0]
+
+
 def _forward_with_nudges(net: Network, parameters: Parameters, X, nudges: list):
     """z, and inputs and outputs of the layers with parameters, to whose outputs the nudges are added."""
-    s, incoming, outgoing = X, [], []
+    s, incoming, outgoing, branches = X, [], [], []
     own = iter(zip(parameters, nudges, strict=True))
-    for layer in net.layers:
-        if has_parameters(layer):
+    for step in net.steps:
+        if has_parameters(step):
             here, nudge = next(own)
             incoming.append(s)
-            s = apply(layer, here, s) + nudge
+            s = apply(step, here, s) + nudge
             outgoing.append(s)
         else:
-            s = apply(layer, None, s)
+            s = pass_on(step, None, s, branches)
     return s, (incoming, outgoing)
 
 
@@ -91,6 +98,14 @@ def backward(net: Network, parameters: Parameters, X):
     )
     one_each = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype)[:, None, :], (z.shape[1], *z.shape))
     return z, incoming, outgoing, jax.vmap(pull_back)(one_each)[0]
+
+
+def output_kernel(net: Network, parameters: Parameters, X):
+    """Ĝ of a network that ends with a dense layer, else the mean of z z over outputs, which has the same mean."""
+    if isinstance(net.layers[-1], Dense):
+        return conditional_kernel(net, forward(net, parameters, X)[0])
+    z = output_rows(net, parameters, X)
+    return z @ z.T / z.shape[1]
 
 
 def conditional_kernel(net: Network, incoming):

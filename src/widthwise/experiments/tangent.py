@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from widthwise.experiments.layer_passes import apply, contribution, learning_rates
-from widthwise.experiments.sampler import Parameters, backward, forward, with_parameters
+from widthwise.experiments.sampler import Parameters, backward, output_rows, with_parameters
 from widthwise.network import Layer, Network
 
 
@@ -27,7 +27,7 @@ class Tangent(NamedTuple):
 
 def outputs(net: Network, parameters: Parameters, X) -> jax.Array:
     """z (i, a)."""
-    return forward(net, parameters, X)[1][-1].T
+    return output_rows(net, parameters, X).T
 
 
 def tangent(net: Network, parameters: Parameters, X) -> Tangent:

@@ -8,27 +8,32 @@ A kind of your own is added with `kernel_rule.register`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any
 
-from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network import Dense, Elementwise, Layer
+from widthwise.network.layers.normalisation import Normalisation
+from widthwise.network.layers.residual import Fork, Join
 
-#: ⟨σ^(p)_a σ^(p)_b⟩ of the pair, for an activation and p.
-Expectations = Callable[[Activation, int], Any]
+#: ⟨σ^(p)_a σ^(p)_b⟩ of the pair, for an activation and p; with True after them ⟨σ^(p)_a⟩⟨σ^(p)_b⟩.
+Expectations = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What comes into a layer: variances of both inputs, K_ab and Θ_ab, and expectations over N(0, K)."""
+    """What comes into a layer: variances of both inputs, K_ab and Θ_ab, and expectations over N(0, K).
+
+    `branches` are K_ab and Θ_ab where residual connections began that have not ended, the latest last.
+    """
 
     K_aa: Any
     K_ab: Any
     K_bb: Any
     Theta: Any
     mean: Expectations
+    branches: list[tuple[Any, Any]] = field(default_factory=list)
 
 
 @singledispatch
@@ -66,4 +71,26 @@ def dense_kernel(C_b, C_W, Q) -> Any:
 
 @kernel_rule.register
 def _(layer: Elementwise, pair: Pair) -> tuple[Any, Any]:
-    return pair.mean(layer.activation, 0), pair.mean(layer.activation, 1) * pair.Theta
+    Q = pair.mean(layer.activation, 0)
+    if layer.centred:
+        Q = Q - pair.mean(layer.activation, 0, True)
+    return Q, pair.mean(layer.activation, 1) * pair.Theta
+
+
+@kernel_rule.register
+def _(layer: Normalisation, pair: Pair) -> tuple[Any, Any]:
+    # what LayerNorm takes off is gone already: preactivations have no mean, and activations before it are marked
+    root = ((pair.K_aa + layer.epsilon) * (pair.K_bb + layer.epsilon)) ** 0.5
+    return pair.K_ab / root, pair.Theta / root
+
+
+@kernel_rule.register
+def _(layer: Fork, pair: Pair) -> tuple[Any, Any]:
+    pair.branches.append((pair.K_ab, pair.Theta))
+    return pair.K_ab, pair.Theta
+
+
+@kernel_rule.register
+def _(layer: Join, pair: Pair) -> tuple[Any, Any]:
+    K, Theta = pair.branches.pop()
+    return layer.scale**2 * K + pair.K_ab, layer.scale**2 * Theta + pair.Theta

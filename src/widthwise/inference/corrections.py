@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from widthwise import devices
-from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
+from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NoRule, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.memory import available_bytes, require_memory
-from widthwise.network import MLP, GradientFlow, Network, check_inputs, check_network, check_targets, plain
+from widthwise.network import MLP, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, WITHOUT_THETA
@@ -90,6 +91,13 @@ def choose_method(net: Network, inputs: int, method: str) -> str:
     if method not in SUMMATION_METHODS:
         raise UnknownName.of("method", method, SUMMATION_METHODS)
     check_smooth(net, TRAINING_TENSORS)
+    if not isinstance(net, MLP):
+        if method == "tiles":
+            raise NoRule(
+                "method", "'tiles' for a network with skips or normalisation", "'auto' or 'full'",
+                "Its neurons have a memory, which is followed for all inputs together.",
+            )  # fmt: skip
+        method = "full"
     largest = SMALL_TENSORS if devices.on_accelerator() else tiled_bytes(net, inputs)
     if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING_TENSORS) <= largest):
         require_tensors(net, inputs, TRAINING_TENSORS)
@@ -193,9 +201,17 @@ def check_order(order: int) -> None:
 
 
 def network_for(order: int, net: Network) -> Network:
-    """The network, which must be plain where order 1 is asked for."""
+    """The network, whose layers must have a rule where order 1 is asked for, the last of them a plain one."""
     check_order(order)
-    return plain(net, "order=1") if order == 1 else check_network(net)
+    if order == 0:
+        return check_network(net)
+    net = with_order_one(net, "order=1")
+    if not isinstance(net.layers[-1], Dense):
+        raise NoRule(
+            "net", f"outputs read from the stream itself, layers[{len(net.layers) - 1}], with order=1",
+            "a plain output layer", "Add an activation and a Dense layer, or take order=0.",
+        )  # fmt: skip
+    return net
 
 
 def check_noise(noise: float) -> float:

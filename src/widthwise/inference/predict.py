@@ -22,7 +22,7 @@ from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
-from widthwise.network import MLP, Network, check_inputs, check_network, check_targets, plain
+from widthwise.network import MLP, Network, check_inputs, check_network, check_targets
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 
@@ -91,7 +91,7 @@ def predict(
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
     if order == 1:
         clock = Clock.of(algorithm)
-        tests, training, how = _order_one(plain(net, "order=1"), X, y, X_test, spectrum, clock, chosen, method)
+        tests, training, how = _order_one(net, X, y, X_test, spectrum, clock, chosen, method)
         details |= how
         means.append(tests.mean)
         covariances.append(tests.covariance)
@@ -100,12 +100,13 @@ def predict(
     return label(variables | more, net, **details)
 
 
-def _order_one(net: MLP, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str):
+def _order_one(net: Network, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str):
     """Coefficients of 1/n as `OutputMoments` at test and at training inputs, and how they were computed."""
     if method == "tiles":
         total = count_quadruples(len(X), len(X_test), net.depth)
         with DelayedProgress("tiles of order 1/n", None) as bar:
             inputs = np.concatenate([X, X_test])
+            assert isinstance(net, MLP)
             tiled = QuadrupleFlow(net, inputs, corrections.TRAINING_TENSORS, progress=lambda done: bar(done, total))
             if tiled.possible:
                 tests, training = contracted_moments(tiled, spectrum, y, clock)

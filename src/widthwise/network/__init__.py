@@ -5,6 +5,8 @@ from widthwise.network.layered import Network, check_network
 from widthwise.network.layers.base import Layer, layer_kind, number, width
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network.layers.normalisation import LayerNorm, RMSNorm
+from widthwise.network.layers.residual import Residual
 from widthwise.network.mlp import (
     MLP,
     PER_LAYER,
@@ -14,6 +16,7 @@ from widthwise.network.mlp import (
     simplified,
     widths_from_json,
 )
+from widthwise.network.skips_and_norms import NormMLP, ResMLP
 from widthwise.network.validation import (
     check_inputs,
     check_integer,
@@ -35,9 +38,14 @@ __all__ = [
     "GradientDescent",
     "GradientFlow",
     "Layer",
+    "LayerNorm",
     "Momentum",
     "Network",
     "NewtonStep",
+    "NormMLP",
+    "RMSNorm",
+    "ResMLP",
+    "Residual",
     "check_inputs",
     "check_integer",
     "check_network",

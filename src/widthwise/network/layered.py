@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized
-from widthwise.network.layers.elementwise import Elementwise
+from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
+from widthwise.network.layers.normalisation import Normalisation
 
 if TYPE_CHECKING:
     from typing import Self
@@ -45,7 +47,7 @@ class Network:
                 "layers", repr(layers), "a list of layers", 'For example [Dense(3, 64), "tanh", Dense(64, 1)].'
             )
         items: Sequence[Any] = layers
-        given = tuple(layer if isinstance(layer, Layer) else Elementwise(layer) for layer in items)
+        given = tuple(map(as_layer, items))
         object.__setattr__(self, "layers", given)
         *_, last = self.signals
         if not given[-1].numbered:
@@ -73,6 +75,18 @@ class Network:
         """Positions in `layers` behind which K and Θ are reported: layers 1, …, L of theory §1."""
         return tuple(position for position, layer in enumerate(self.layers) if layer.numbered)
 
+    @cached_property
+    def blocks(self) -> tuple[tuple[Layer, ...], ...]:
+        """All steps in a row, cut behind each layer that is reported."""
+        ends = [0, *(position + 1 for position in self.numbered)]
+        layers = (self.layers[start:stop] for start, stop in pairwise(ends))
+        return tuple(_with_means_off([step for layer in some for step in layer.steps]) for some in layers)
+
+    @cached_property
+    def steps(self) -> tuple[Layer, ...]:
+        """What is done to a signal, one after the other; layers within layers stand in the same row."""
+        return tuple(step for block in self.blocks for step in block)
+
     @property
     def depth(self) -> int:
         """L, the number of such layers; of a plain network, of its weight matrices."""
@@ -92,7 +106,7 @@ class Network:
     @cached_property
     def activations(self) -> tuple[Activation, ...]:
         """Those of all activation layers, in order."""
-        return tuple(layer.activation for layer in self.layers if isinstance(layer, Elementwise))
+        return tuple(step.activation for step in self.steps if isinstance(step, Elementwise))
 
     def up_to(self, layer: int, outputs: int | None = None) -> Network:
         """The network that ends at layer 1, …, L, with its own number of neurons there or another.
@@ -102,8 +116,8 @@ class Network:
         (2, 8, 4)
         """
         *below, last = self.layers[: self.numbered[layer - 1] + 1]
-        if outputs is not None:
-            last = replace(last, outputs=outputs)  # pyright: ignore[reportCallIssue]
+        if outputs is not None and isinstance(last, Dense):  # a stream keeps its width
+            last = replace(last, outputs=outputs)
         return Network([*below, last])
 
     def with_width(self, width: int) -> Network:
@@ -172,8 +186,7 @@ class Network:
         return hash(self.layers)
 
     def __repr__(self) -> str:
-        parts = [repr(layer.activation if isinstance(layer, Elementwise) else layer) for layer in self.layers]
-        return f"Network([{', '.join(parts)}])"
+        return f"Network([{', '.join(map(short_repr, self.layers))}])"
 
 
 def parsed_json(text: str) -> Any:
@@ -202,12 +215,16 @@ def check_network(net: Any) -> Network:
     return net
 
 
-def numbered_blocks(layers: Sequence[Layer]) -> list[tuple[Layer, ...]]:
-    """Layers cut behind each numbered one."""
-    ends = [0, *(position + 1 for position, layer in enumerate(layers) if layer.numbered)]
-    return [tuple(layers[start:stop]) for start, stop in pairwise(ends)]
+def _with_means_off(steps: list[Layer]) -> tuple[Layer, ...]:
+    """Activations before a normalisation that takes off the mean are marked: theory takes it off ⟨σσ⟩."""
+    return tuple(
+        replace(step, centred=True)
+        if isinstance(step, Elementwise) and isinstance(above, Normalisation) and above.centred
+        else step
+        for step, above in zip(steps, (*steps[1:], None), strict=True)
+    )
 
 
 def parameter_count(net: Network) -> int:
-    """How many parameters a network of dense layers has."""
-    return sum(a * b + b for a, b in pairwise(net.widths))
+    """How many weights and biases a network has."""
+    return sum(step.inputs * step.outputs + step.outputs for step in net.steps if isinstance(step, Dense))

@@ -13,9 +13,10 @@ from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, No
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
+from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_memory
-from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real, plain
+from widthwise.network import Network, check_inputs, check_network, check_one_input, check_real, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import FOURS, KERNELS, MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA, dimensions
@@ -83,13 +84,13 @@ def theory(
             raise InvalidInput(
                 "X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together."
             )
-        net = plain(net, "theory(order=1)")
+        net = with_order_one(net, "theory(order=1)")
         names, missing = _names_that_exist(net, tensors)
     if set(names) <= set(KERNELS):
         flow, level = _infinite(net, X, X2, names, layers, number, progress), NOTABLE_ERROR
         corrections = {}
     else:
-        flow = _to_order_one(plain(net, "theory(order=1)"), X, names, layers, number, tolerance, progress)
+        flow = _to_order_one(net, X, names, layers, number, tolerance, progress)
         level, corrections = max(10.0 * tolerance, NOTABLE_ERROR), flow.tensors
     if flow.error > level:
         warnings.warn(
@@ -199,7 +200,7 @@ def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: 
         )
 
 
-def _to_order_one(net: MLP, X, names: tuple[str, ...], layers: str, number: np.dtype, tolerance: float, bar):
+def _to_order_one(net: Network, X, names: tuple[str, ...], layers: str, number: np.dtype, tolerance: float, bar):
     narrow = [layer for layer, width in enumerate(net.widths[1:-1], 1) if width == 1]
     if narrow:  # it is a network, but 1/n = 1 is no small number to expand in
         warnings.warn(
@@ -234,7 +235,7 @@ def names_in_order(tensors: Any, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in known if name in names)
 
 
-def _names_that_exist(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
+def _names_that_exist(net: Network, tensors: Any) -> tuple[tuple[str, ...], str]:
     """Names to compute, and why the others of the default are left out ("" if none is).
 
     Tensors that are asked for by name and do not exist for the activation raise; by default all that exist are taken.
@@ -253,7 +254,7 @@ def _names_that_exist(net: MLP, tensors: Any) -> tuple[tuple[str, ...], str]:
     return tuple(found), reason
 
 
-def _require_tensor_room(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> None:
+def _require_tensor_room(net: Network, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> None:
     """Refuse before allocation, with what would fit."""
     needed, limit = estimate_bytes(net, inputs, names, layers, number), available_bytes()
     single = np.dtype("float32")
@@ -274,7 +275,7 @@ def _require_tensor_room(net: MLP, inputs: int, names: tuple[str, ...], layers: 
     )
 
 
-def estimate_bytes(net: MLP, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> int:
+def estimate_bytes(net: Network, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> int:
     """What is kept, and what the step from one layer to the next holds besides."""
     full = inputs**4
     fours = tuple(name for name in names if name in FOURS)

@@ -16,7 +16,7 @@ from widthwise.flow.exact.kernel_law import KernelLaw
 from widthwise.flow.exact.neurons import slopes_of
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import MLP, check_one_input, real_array
+from widthwise.network import MLP, Network, check_one_input, plain, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
 _NODE_BLOCK = 1 << 22
@@ -25,7 +25,7 @@ _BISECTIONS = 80
 _DIVERGES = math.log(1e-9)
 
 
-def exact_law(net: MLP, x: ArrayLike) -> ExactLaw:
+def exact_law(net: Network, x: ArrayLike) -> ExactLaw:
     """The law of the random kernel Ĝ at every layer and of the outputs, for one input x (features,) or (1, features).
 
     Given layer l, the next one is Gaussian with variance Ĝ = C_b + (C_W/n_l) Σ_j σ(z_j)² in every neuron (theory §1):
@@ -38,6 +38,7 @@ def exact_law(net: MLP, x: ArrayLike) -> ExactLaw:
     >>> law.error < 1e-12
     True
     """
+    net = plain(net, "exact_law")
     return ExactLaw(*kernel_laws(net, check_one_input(x, net.widths[0])))
 
 

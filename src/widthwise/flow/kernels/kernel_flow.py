@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, require_derivatives
-from widthwise.errors import NotDifferentiable
+from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
 from widthwise.network import MLP, PER_LAYER, Network
-from widthwise.network.layered import numbered_blocks
 from widthwise.network.layers.base import Layer, role_fields
+from widthwise.network.layers.normalisation import Normalisation
 
 #: Layers up to a numbered one, each with its numbers stacked over equal blocks.
 EqualLayers = tuple[Layer, ...]
@@ -52,17 +52,17 @@ class Hyper:
         return jax.tree.map(lambda values: values[layer], self)
 
 
-def runs_of(layers: Sequence[Layer], dtype: Any = np.float64) -> tuple[EqualLayers, ...]:
-    """Blocks of layers that end with a numbered one, equal neighbours stacked. Widths, which no rule reads, are one.
+def runs_of(net: Network, dtype: Any = np.float64) -> tuple[EqualLayers, ...]:
+    """Blocks of steps that end with a numbered one, equal neighbours stacked. Widths, which no rule reads, are one.
 
-    >>> [len(run) for run in runs_of(MLP([2, 8, 8, 8, 1], "tanh").layers)]
+    >>> [len(run) for run in runs_of(MLP([2, 8, 8, 8, 1], "tanh"))]
     [1, 2]
     """
 
     def unsized(layer: Layer) -> Layer:
         return replace(layer, **dict.fromkeys(role_fields(type(layer), "width"), 1))
 
-    blocks = [tuple(map(unsized, block)) for block in numbered_blocks(layers)]
+    blocks = [tuple(map(unsized, block)) for block in net.blocks]
     equal = [list(group) for _, group in groupby(blocks, key=jax.tree.structure)]
     return tuple(jax.tree.map(lambda *numbers: np.array(numbers, dtype), *group) for group in equal)
 
@@ -109,6 +109,20 @@ class Diagonal:
     error: float
 
 
+def reported_steps(net: Network) -> list[tuple[Layer, bool]]:
+    """All steps of a network, each with whether K and Θ behind it are reported: at the end of a block."""
+    return [(step, step is block[-1]) for block in net.blocks for step in block]
+
+
+def check_normalisable(step: Layer, variance: np.ndarray) -> None:
+    """Refuse what divides zero by zero."""
+    if isinstance(step, Normalisation) and step.epsilon == 0.0 and np.any(variance == 0.0):
+        raise InvalidInput(
+            "X", f"input {int(np.argmin(variance))}, for which all is zero where {step!r} divides by its size",
+            "inputs that are not zero there", "Give the normalisation an epsilon above zero, or C_b above zero.",
+        )  # fmt: skip
+
+
 def is_closed(net: Network) -> bool:
     """Whether every activation has a closed form."""
     return all(sigma.closed is not None for sigma in net.activations)
@@ -118,23 +132,28 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     """K_aa and Θ_aa at every layer, in float64."""
     gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
     if is_closed(net):
-        (K, *Theta), entering = jax.tree.map(np.asarray, closed_flow(runs_of(net.layers), gram, (), with_theta))
+        (K, *Theta), entering = jax.tree.map(np.asarray, closed_flow(runs_of(net), gram, (), with_theta))
+        for block, K_in in zip(net.blocks, (K_in for run in entering for K_in in zip(*run, strict=True)), strict=True):
+            for step, entered in zip(block, K_in, strict=True):
+                check_normalisable(step, entered)
         return Diagonal(K, Theta[0] if with_theta else np.zeros_like(K), entering, {}, 1e-15)
     tables: dict[int, InputTables] = {}
 
-    def norm(position: int, K: np.ndarray, activation: Activation, p: int) -> Any:
-        """⟨σ^(p)²⟩ of every input, from tables that are kept."""
+    def norm(position: int, K: np.ndarray, activation: Activation, p: int, independent: bool = False) -> Any:
+        """⟨σ^(p)²⟩ of every input, or ⟨σ^(p)⟩², from tables that are kept."""
         if p and not with_theta:
             return 0.0
         if activation.closed is not None:
-            return np.asarray(closed_pair(activation.closed, p, p, K, K, K))
-        return tables.setdefault(position, InputTables(activation, K)).get(p).norm
+            return np.asarray(closed_pair(activation.closed, p, p, K, 0.0 * K if independent else K, K))
+        table = tables.setdefault(position, InputTables(activation, K)).get(p)
+        return table.coefficients[:, 0] ** 2 if independent else table.norm
 
-    K, Theta, kept, entering = gram, np.zeros_like(gram), [], []
-    for position, layer in enumerate(net.layers):
+    K, Theta, kept, entering, branches = gram, np.zeros_like(gram), [], [], []
+    for position, (step, reported) in enumerate(reported_steps(net)):
         entering.append(K)
-        K, Theta = kernel_rule(layer, Pair(K, K, K, Theta, partial(norm, position, K)))
-        if layer.numbered:
+        check_normalisable(step, K)
+        K, Theta = kernel_rule(step, Pair(K, K, K, Theta, partial(norm, position, K), branches))
+        if reported:
             kept.append((K, np.broadcast_to(Theta, K.shape)))
     Ks, Thetas = (np.stack(column) for column in zip(*kept, strict=True))
     error = max((made.error(with_theta) for made in tables.values()), default=0.0)
@@ -151,16 +170,17 @@ def closed_flow(
     Without them every input is paired with itself, and K at every entrance comes along.
     """
 
-    def mean(K_aa, K_ab, K_bb, activation: Activation, p: int) -> Any:
+    def mean(K_aa, K_ab, K_bb, activation: Activation, p: int, independent: bool = False) -> Any:
         assert activation.closed is not None
+        K_ab = jnp.zeros_like(K_ab) if independent else K_ab
         return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else jnp.zeros_like(K_ab)
 
     def step(kernels, block):
-        (K, Theta), entered = kernels, []
+        (K, Theta), entered, branches = kernels, [], []
         for layer, *variances in zip(*block, strict=True):
             K_aa, K_bb = variances or (K, K)
             entered += [] if variances else [K]
-            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb)))
+            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb), branches))
         return (K, Theta), ((() if last_only else (K, Theta)), entered)
 
     kernels, kept, entering = (gram, jnp.zeros_like(gram)), [], []
@@ -265,7 +285,7 @@ class _ClosedTiles(_Tiles):
 
     @cached_property
     def runs(self) -> Any:
-        return runs_of(self.net.layers, self.dtype)
+        return runs_of(self.net, self.dtype)
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
         K_aa = jax.tree.map(lambda K: K[:, a, None].astype(self.dtype, copy=False), self.rows.entering)
@@ -294,23 +314,27 @@ class _SeriesTiles(_Tiles):
         return " and ".join(sorted(used)) or "input layer only"
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        K, Theta, kept = gram, np.zeros_like(gram), []
-        for position, layer in enumerate(self.net.layers):
+        K, Theta, kept, branches = gram, np.zeros_like(gram), [], []
+        for position, (step, reported) in enumerate(reported_steps(self.net)):
             K_aa, K_bb = self.rows.entering[position][a, None], self.columns.entering[position][None, b]
             mean = partial(self._mean, position, (K_aa, K, K_bb), a, b)
-            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, mean))
-            if layer.numbered:
+            K, Theta = kernel_rule(step, Pair(K_aa, K, K_bb, Theta, mean, branches))
+            if reported:
                 kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
         columns = list(zip(*kept, strict=True))[: 1 + self.with_theta]
         return [np.stack(column).astype(self.dtype, copy=False) for column in columns]
 
-    def _mean(self, position: int, kernels: tuple[Any, Any, Any], a: slice, b: slice, activation: Activation, p: int):
-        """⟨σ^(p)_a σ^(p)_b⟩ of a tile at the entrance of a layer."""
+    def _mean(
+        self, position: int, kernels: tuple[Any, Any, Any], a: slice, b: slice, activation: Activation, p: int,
+        independent: bool = False,
+    ):  # fmt: skip
+        """⟨σ^(p)_a σ^(p)_b⟩ of a tile at the entrance of a layer, or ⟨σ^(p)_a⟩⟨σ^(p)_b⟩."""
         if p and not self.with_theta:
             return 0.0
+        K_aa, K_ab, K_bb = kernels
         if activation.closed is not None:
-            return np.asarray(closed_pair(activation.closed, p, p, *kernels))
-        return self.series[position].expectation(p, kernels[1], a, b)
+            return np.asarray(closed_pair(activation.closed, p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb))
+        return self.series[position].expectation(p, 0.0 * K_ab if independent else K_ab, a, b)
 
 
 @dataclass

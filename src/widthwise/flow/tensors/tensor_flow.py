@@ -18,9 +18,10 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
-from widthwise.network import Network, plain
+from widthwise.network import MLP, Network
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 
@@ -176,16 +177,22 @@ def finite_flow(
 
     `omit` leaves out named terms (tensor, term): for tests that must fail. `rates` stand in for the network's λ.
     """
-    net = plain(net, "tensors of order 1/n")
+    net = with_order_one(net, "tensors of order 1/n")
     check_existence(net.activations, wanted)
     smooth = all(sigma.first_jump > 0 for sigma in net.activations)
     with_slopes = (with_theta and smooth) or any(name not in WITHOUT_THETA for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
-    Theta, lambda_W = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K), net.lambda_W
-    if rates is not None:
-        Theta, lambda_W = rates.Theta, rates.lambda_W
+    Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     carried = required(wanted)
     layers = (net.depth,) if last_only else kernels.layers
+    index = [layer - 1 for layer in layers]
+    if not isinstance(net, MLP):
+        found, error = block_flow(net, kernels.K, Theta, wanted, carried, tolerance, progress, omit)
+        kept = {name: np.stack([found[layer][name] for layer in index]).astype(dtype) for name in wanted}
+        return FiniteFlow(layers, kernels.K[index], Theta[index], kept, "Hermite planes", max(error, kernels.error))
+    lambda_W = net.lambda_W
+    if rates is not None:
+        Theta, lambda_W = rates.Theta, rates.lambda_W
     shapes = {name: (len(X),) * TENSORS[name].slots for name in carried}
     kept = {name: np.zeros((len(layers), *shapes[name]), dtype) for name in wanted}
     now: dict[str, Any] = {name: np.zeros(shapes[name]) for name in carried}
@@ -202,7 +209,6 @@ def finite_flow(
         if layer + 1 in layers:
             for name in wanted:
                 kept[name][layer + 1 - layers[0]] = now[name]
-    index = [layer - 1 for layer in layers]
     route = " and ".join(sorted(routes)) or "input layer only"
     return FiniteFlow(layers, kernels.K[index], Theta[index], kept, route, error)
 

@@ -43,6 +43,11 @@ def width() -> Any:
     return field(metadata={"role": "width"})
 
 
+def layers() -> Any:
+    """A field for layers within a layer."""
+    return field(metadata={"role": "layers"})
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer of a network; see `layer_kind`."""
@@ -63,9 +68,17 @@ class Layer:
         """The signal behind this layer; a `Misfit` where it cannot follow what comes."""
         return signal
 
+    @property
+    def steps(self) -> tuple[Layer, ...]:
+        """What is done one after the other: the layer itself, or for layers within layers all of them in a row."""
+        return (self,)
+
     def to_dict(self) -> dict[str, Any] | str:
         """The kind and its fields, as plain numbers and strings."""
-        return {"kind": self.kind} | {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
+        written = {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
+        for name in role_fields(type(self), "layers"):
+            written[name] = [layer.to_dict() for layer in written[name]]
+        return {"kind": self.kind} | written
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any]) -> Layer:
@@ -86,7 +99,7 @@ def role_fields(cls: type, role: str) -> list[str]:
     return [f.name for f in fields(cls) if f.metadata.get("role") == role]
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(number, width))
+@dataclass_transform(frozen_default=True, field_specifiers=(number, width, layers))
 def layer_kind(name: str) -> Callable[[KindOfLayer], KindOfLayer]:
     """Make a class a kind of layer: a frozen dataclass, a pytree whose leaves are its numbers, a name in text forms.
 
@@ -100,7 +113,7 @@ def layer_kind(name: str) -> Callable[[KindOfLayer], KindOfLayer]:
     def register(cls: KindOfLayer) -> KindOfLayer:
         made = dataclass(frozen=True)(cls)
         made.kind = name
-        register_pytree(made, role_fields(made, "number"))
+        register_pytree(made, [*role_fields(made, "layers"), *role_fields(made, "number")])
         KINDS[name] = made
         return made
 
@@ -148,5 +161,7 @@ def layer_from(data: Any, activations: Mapping[str, Any]) -> Any:
 
 def resized(layer: Layer, factor: float) -> Layer:
     """The layer with all its widths multiplied by a factor, at least one neuron each."""
-    return replace(layer, **{name: max(1, round(getattr(layer, name) * factor))
-                             for name in role_fields(type(layer), "width")})  # fmt: skip
+    kind = type(layer)
+    sizes = {name: max(1, round(getattr(layer, name) * factor)) for name in role_fields(kind, "width")}
+    within = {name: [resized(one, factor) for one in getattr(layer, name)] for name in role_fields(kind, "layers")}
+    return replace(layer, **sizes, **within)

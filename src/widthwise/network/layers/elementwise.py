@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar
 
 from widthwise.activations import Activation, resolve
@@ -18,6 +19,8 @@ class Elementwise(Layer):
     """
 
     activation: Activation
+    #: Whether a LayerNorm follows, which takes off the mean over neurons: ⟨σ⟩ at infinite width.
+    centred: bool = field(default=False, repr=False)
 
     no_order_one: ClassVar[str] = ""
 
@@ -39,3 +42,13 @@ class Elementwise(Layer):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any]) -> Layer:
         return super().from_dict({key: activations.get(value, value) for key, value in data.items()}, activations)
+
+
+def as_layer(item: Any) -> Layer:
+    """A layer as it is; the name or function of an activation as the layer that it means."""
+    return item if isinstance(item, Layer) else Elementwise(item)
+
+
+def short_repr(layer: Layer) -> str:
+    """A layer as it is written in a list: an activation by its name alone."""
+    return repr(layer.activation if isinstance(layer, Elementwise) else layer)

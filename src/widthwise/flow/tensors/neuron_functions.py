@@ -1,0 +1,262 @@
+"""Functions of one neuron, and their expectations over all layers that a residual connection joins.
+
+A neuron's preactivations at the inputs a, b, … are Gaussian, and with residual connections those at two layers s ≤ l
+are correlated too: E[z^(l)_a z^(s)_b] = Γ_ls K^(s)_ab, Γ the product of the scales between (residual networks, §2). So
+(layer, input) is used as a composite input of the four-point expectations there are. Where a normalisation stands
+before the activation, functions are those of u = z/r, r² = ε + K_aa.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from widthwise.activations import Activation, evaluate
+from widthwise.errors import InvalidInput
+from widthwise.gaussian.four_point.dispatch import relative_error
+from widthwise.gaussian.four_point.families import Orders, assignments
+from widthwise.gaussian.four_point.planes import PlaneSeries
+from widthwise.gaussian.pair import generic_pair, pair_matrix
+
+#: σ^(p) at a slot: (slot, p); the variable u itself has p = None.
+SlotFactor = tuple[int, int | None]
+#: A factor at a letter that stands for an input, of some layer.
+PlacedFactor = tuple[int, str, int | None]
+INDEX_LETTERS = "abcd"
+#: NeuronExpectations below this fraction of the largest vanish by symmetry, up to rounding.
+VANISHING = 1e-10
+_FUNCTION_NUMBERS = count()
+
+
+class NeuronFunction:
+    """Σ coefficient × product of factors: a function of one neuron of a layer, at the inputs of two slots 0 and 1.
+
+    Coefficients are numbers or matrices over the inputs of the two slots.
+    """
+
+    def __init__(self, layer: int, terms: list[tuple[Any, tuple[SlotFactor, ...]]]):
+        self.layer, self.terms, self.number = layer, terms, next(_FUNCTION_NUMBERS)
+
+    def __mul__(self, other: NeuronFunction) -> NeuronFunction:
+        return NeuronFunction(self.layer, [(c * d, f + g) for c, f in self.terms for d, g in other.terms])
+
+    def __add__(self, other: NeuronFunction) -> NeuronFunction:
+        return NeuronFunction(self.layer, self.terms + other.terms)
+
+    def times(self, factor: Any) -> NeuronFunction:
+        return NeuronFunction(self.layer, [(factor * c, f) for c, f in self.terms])
+
+    def __call__(self, first: str, second: str) -> PlacedFunction:
+        return PlacedFunction(self, first + second)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedFunction:
+    """A function of a neuron whose two slots stand at letters."""
+
+    function: NeuronFunction
+    letters: str
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.function.number, self.letters
+
+    def placed(self, factors: tuple[SlotFactor, ...]) -> tuple[PlacedFactor, ...]:
+        return tuple((self.function.layer, self.letters[slot], order) for slot, order in factors)
+
+
+def matrix_on(matrix: np.ndarray, pair: str) -> np.ndarray:
+    """M_pair over (a, b, c, d); the same letter twice is the diagonal."""
+    first, second = (INDEX_LETTERS.index(letter) for letter in pair)
+    if first == second:
+        return vector_on(np.diagonal(matrix), pair[0])
+    if first > second:
+        matrix, first, second = matrix.T, second, first
+    return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
+
+
+def vector_on(vector: np.ndarray, letter: str) -> np.ndarray:
+    """v_letter over (a, b, c, d)."""
+    return vector[tuple(slice(None) if axis == INDEX_LETTERS.index(letter) else None for axis in range(4))]
+
+
+def tensor_on(tensor: np.ndarray, letters: str) -> np.ndarray:
+    """A tensor at letters from abcd, over (a, b, c, d)."""
+    axes = np.ix_(*[np.arange(len(tensor))] * 4)
+    return tensor[tuple(axes[INDEX_LETTERS.index(letter)] for letter in letters)]
+
+
+class LayerOfNeurons:
+    """The neurons of one layer at infinite width: K, their activation, and r where they are normalised before it."""
+
+    def __init__(self, layer: int, activation: Activation, K: np.ndarray, root: np.ndarray | None):
+        self.layer, self.activation, self.K = layer, activation, K
+        self.root = np.ones(len(K)) if root is None else root
+        self.error, self.largest, self.pairs = 0.0, 0.0, {}
+
+    @cached_property
+    def reduced(self) -> np.ndarray:
+        """The kernel of u = z/r."""
+        return self.K / np.outer(self.root, self.root)
+
+    def pair(self, p: int, q: int) -> np.ndarray:
+        """⟨σ^(p)_a σ^(q)_b⟩."""
+        if (p, q) not in self.pairs:
+            self.pairs[p, q], error = pair_matrix(self.activation, p, q, self.reduced)
+            size = np.abs(self.pairs[p, q]).max()
+            self.largest = max(self.largest, size)
+            # what vanishes by symmetry has no relative error
+            self.error = max(self.error, error if size > VANISHING * self.largest else 0.0)
+        return self.pairs[p, q]
+
+    def single(self, p: int) -> np.ndarray:
+        """⟨σ^(p)_a⟩, from its product with a number: σ^(q) of an input that is zero."""
+        variance, zero = np.diag(self.reduced), 0.0 * np.diag(self.reduced)
+        q, at_zero = self.at_zero
+        return generic_pair(self.activation, p, q, variance, zero, zero).value / at_zero
+
+    @cached_property
+    def at_zero(self) -> tuple[int, float]:
+        """A derivative of σ that does not vanish at zero, and its value there."""
+        values = [float(evaluate(self.activation, q, np.zeros(1))[0]) for q in range(4)]
+        q = int(np.argmax(np.abs(values)))
+        if values[q] == 0.0:
+            raise InvalidInput(
+                "net", f"{self.activation.name}, all of whose derivatives vanish at 0, before a LayerNorm", "another"
+            )
+        return q, values[q]
+
+
+class NeuronExpectations:
+    """⟨…⟩ of products of functions of one neuron, of one layer or of two that residual connections join.
+
+    `scales[l]` is γ of the step from layer l to l + 1, layers counted from 1.
+    """
+
+    def __init__(self, tolerance: float):
+        self.layers: dict[int, LayerOfNeurons] = {}
+        self.scales: dict[int, float] = {}
+        self.tolerance, self.error = tolerance, 0.0
+        self.known: dict[Any, Any] = {}
+        self.tables: dict[tuple[int, Any], dict[Orders, np.ndarray]] = {}
+        self.asked: dict[str, dict[Orders, None]] = {}
+
+    def memory(self, layer: int, earlier: int) -> float:
+        """Γ of two layers."""
+        return float(np.prod([self.scales[step] for step in range(earlier, layer)]))
+
+    def kernel(self, layer: int, earlier: int) -> np.ndarray:
+        """E[u_a u_b], a at a layer and b at an earlier one."""
+        top, low = self.layers[layer], self.layers[earlier]
+        return self.memory(layer, earlier) * low.K / np.outer(top.root, low.root)
+
+    def mean(self, function: NeuronFunction) -> np.ndarray:
+        """⟨f⟩ as a matrix over the inputs of its two slots."""
+        if function.number not in self.known:
+            inputs = len(self.layers[function.layer].K)
+            found = self(function("a", "b"))
+            self.known[function.number] = np.broadcast_to(found, (inputs, inputs, 1, 1))[:, :, 0, 0]
+        return self.known[function.number]
+
+    def __call__(self, first: PlacedFunction, second: PlacedFunction | None = None) -> Any:
+        """⟨f⟩ or ⟨f g⟩ over (a, b, c, d)."""
+        key = (first.key, second and second.key)
+        if key not in self.known:
+            others = [(1.0, ())] if second is None else second.function.terms
+            total = 0.0
+            for c, factors in first.function.terms:
+                for d, more in others:
+                    placed = first.placed(factors) + (() if second is None else second.placed(more))
+                    outer = self._laid(c, first) * (1.0 if second is None else self._laid(d, second))
+                    total = total + outer * self._product(placed)
+            self.known[key] = total
+        return self.known[key]
+
+    def covariance(self, first: PlacedFunction, second: PlacedFunction) -> Any:
+        return self(first, second) - self(first) * self(second)
+
+    def _laid(self, coefficient: Any, at: PlacedFunction) -> Any:
+        if not np.ndim(coefficient):
+            return coefficient
+        inputs = len(self.layers[at.function.layer].K)
+        return matrix_on(np.broadcast_to(coefficient, (inputs, inputs)), at.letters)
+
+    def _product(self, factors: tuple[PlacedFactor, ...]) -> Any:
+        """The expectation of a product; u itself is integrated by parts: ⟨u_x f⟩ = Σ_y E[u_x u_y]⟨∂_y f⟩."""
+        factors = tuple(sorted(factors, key=lambda one: (-one[0], one[1], -1 if one[2] is None else one[2])))
+        if factors not in self.known:
+            self.known[factors] = self._by_parts(factors)
+        return self.known[factors]
+
+    def _by_parts(self, factors: tuple[PlacedFactor, ...]) -> Any:
+        for place, (layer, letter, order) in enumerate(factors):
+            if order is None:
+                rest, total = factors[:place] + factors[place + 1 :], 0.0
+                for k, (other, at, p) in enumerate(rest):
+                    top, low = max(layer, other), min(layer, other)
+                    pair = letter + at if layer >= other else at + letter
+                    derived = () if p is None else ((other, at, p + 1),)
+                    total = total + matrix_on(self.kernel(top, low), pair) * self._product(
+                        rest[:k] + derived + rest[k + 1 :]
+                    )
+                return total
+        letters, orders = "".join(at for _, at, _ in factors), tuple(p for _, _, p in factors if p is not None)
+        if not factors:
+            return 1.0
+        top, low = self.layers[factors[0][0]], self.layers[factors[-1][0]]
+        if len(factors) == 1:
+            return vector_on(top.single(orders[0]), letters)
+        if len(factors) == 2:
+            return matrix_on(top.pair(*orders), letters)
+        if len(factors) == 3:  # of one layer, with an input that is zero as the fourth
+            q, at_zero = top.at_zero
+            found = self._table((top.layer, "zero"), (*orders, q)) / at_zero
+            return tensor_on(np.broadcast_to(found, (len(found),) * 4), letters + letters[-1])
+        return tensor_on(self._table((top.layer, low.layer), orders), letters)
+
+    def _table(self, at: tuple[int, Any], orders: Orders) -> np.ndarray:
+        """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩: a, b at a layer; c, d at an earlier or the same one, or d zero.
+
+        What other layers have been asked for is made along with it.
+        """
+        layer, other = at
+        kind = "zero" if other == "zero" else "same" if other == layer else "two"
+        asked, found = self.asked.setdefault(kind, {}), self.tables.setdefault(at, {})
+        asked[orders] = None
+        if orders not in found:
+            top = self.layers[layer]
+            inputs, K, first = len(top.K), top.reduced, np.zeros(4, int)
+            sizes = (inputs,) * 4
+            if kind == "zero":
+                K, first[3], sizes = np.pad(K, (0, 1)), inputs, (inputs, inputs, inputs, 1)
+            elif kind == "two":
+                cross = self.kernel(layer, other)
+                K, first[2:] = np.block([[K, cross], [cross.T, self.layers[other].reduced]]), inputs
+            index = np.indices(sizes).reshape(4, -1).T + first
+            found |= self._made(top.activation, K, index, sizes, [one for one in asked if one not in found])
+        return found[orders]
+
+    def _made(
+        self, activation: Activation, K: np.ndarray, index: np.ndarray, sizes: tuple[int, ...], wanted: list[Orders]
+    ) -> dict[Orders, np.ndarray]:
+        """Four-point expectations at some quadruples of the inputs of K, laid out in `sizes`."""
+        placed = assignments(tuple({tuple(sorted(orders)) for orders in wanted}))
+        column = {orders: number for number, orders in enumerate(placed)}
+        order = np.argsort(index, axis=1, kind="stable")
+        quads, place = np.unique(np.take_along_axis(index, order, axis=1), axis=0, return_inverse=True)
+        values, errors = PlaneSeries(activation, K, placed, self.tolerance)(quads.astype(np.int32))
+        largest = np.abs(values).max(axis=0)
+        used = np.flatnonzero(largest > VANISHING * largest.max())
+        if len(used):
+            families = tuple(placed[column] for column in used)
+            self.error = max(self.error, relative_error(families, errors.max(axis=0)[used], largest[used]))
+        sortings, which = np.unique(order, axis=0, return_inverse=True)
+        found = {}
+        for orders in wanted:
+            columns = np.array([column[tuple(orders[k] for k in row)] for row in sortings])
+            found[orders] = values[place.ravel(), columns[which.ravel()]].reshape(sizes)
+        return found

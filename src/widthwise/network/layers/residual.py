@@ -1,0 +1,85 @@
+"""The residual connection z' = γ z + body(z) (theory, residual networks)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from widthwise.activations import Activation
+from widthwise.errors import InvalidInput
+from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, layer_kind, layers, number, register_pytree
+from widthwise.network.layers.elementwise import as_layer, short_repr
+
+
+@layer_kind("residual")
+class Residual(Layer):
+    """z' = γ z + body(z): what comes in, times the scale γ, is added to what leaves a list of layers.
+
+    The body ends with a dense layer, whose fresh weights of mean zero leave no cross term at infinite width.
+
+    >>> from widthwise.network import Dense
+    >>> Residual(["tanh", Dense(64, 64)], scale=0.5).scale
+    0.5
+    """
+
+    body: Sequence[Layer | str | Callable | Activation] = layers()
+    scale: float = number(1.0)
+
+    numbered: ClassVar[bool] = True
+    no_order_one: ClassVar[str] = "a skip gives every neuron a memory of earlier layers, which is not followed here"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.body, str) or not isinstance(self.body, Sequence) or not self.body:
+            raise InvalidInput("body", repr(self.body), "a list of layers", 'For example ["tanh", Dense(64, 64)].')
+        object.__setattr__(self, "body", tuple(map(as_layer, self.body)))
+
+    def outgoing(self, signal: Signal) -> Signal:
+        if signal.width is None or not signal.gaussian:
+            got = "raw inputs" if signal.width is None else "features behind an activation"
+            raise Misfit(f"a residual connection on {got}", "preactivations: a Dense or Residual layer before it")
+        behind = signal
+        for position, layer in enumerate(self.inner):
+            try:
+                behind = layer.outgoing(behind)
+            except Misfit as misfit:
+                raise Misfit(f"body[{position}]: {misfit.args[0]}", misfit.args[1]) from None
+        if not self.inner[-1].numbered:
+            raise Misfit(f"a body that ends with {self.inner[-1]!r}", "a Dense layer at its end")
+        if behind.width != signal.width:
+            raise Misfit(f"a sum of {signal.width} and {behind.width} features", "a body that keeps the width")
+        return signal
+
+    @property
+    def inner(self) -> tuple[Layer, ...]:
+        """The layers of the body."""
+        return self.body  # pyright: ignore[reportReturnType]
+
+    @property
+    def steps(self) -> tuple[Layer, ...]:
+        return (Fork(), *(step for layer in self.inner for step in layer.steps), Join(self.scale))
+
+    def __repr__(self) -> str:
+        return f"Residual([{', '.join(map(short_repr, self.inner))}], scale={self.scale})"
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], activations: Mapping[str, Any]) -> Layer:
+        made = {"body": [layer_from(layer, activations) for layer in data.get("body", ())]}
+        return super().from_dict({**data, **made}, activations)
+
+
+@dataclass(frozen=True)
+class Fork(Layer):
+    """Where a residual connection begins: what comes is kept, and goes on."""
+
+
+@dataclass(frozen=True)
+class Join(Layer):
+    """Where it ends: what was kept last, times a scale, is added."""
+
+    scale: float = number(1.0)
+
+
+register_pytree(Fork, [])
+register_pytree(Join, ["scale"])
