@@ -1,8 +1,8 @@
 """All tensors of order 1/n of residual and normalised networks: theory against real networks, with two controls.
 
 Each tensor is measured at three widths by automatic differentiation, fitted as T + c/n + c₂/n², and T compared with
-theory; a pull is their difference in standard errors. The controls leave out the memory of neurons, and hold normalisers
-at their means: they should be rejected wherever a network has skips, or norms. It runs on a bare machine.
+theory; a pull is their difference in standard errors. The controls leave out the memory of neurons, and hold
+normalisers at their means: they should be rejected wherever a network has skips, or norms. It runs on a bare machine.
 
     python benchmarks/skips_and_norms.py --seconds 20 --widths 32 64 128 --cases 0 1 2
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ CONTROLS = ("memory", "normaliser")
 ROOM = 8e8
 
 
-def numbers(depth: int) -> dict[str, list[float]]:
+def numbers(depth: int) -> dict[str, Any]:
     """Hyperparameters that differ from layer to layer."""
     return {name: [values[layer % len(values)] for layer in range(depth)] for name, values in PER_LAYER.items()}
 

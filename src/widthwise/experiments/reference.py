@@ -118,4 +118,5 @@ def reference(net: Network, X: np.ndarray) -> Reference:
             K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, branches))
         kernels.append((K, Theta))
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])
-    return Reference(*(np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True)), roots)
+    K, Theta = (np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True))
+    return Reference(K, Theta, roots)

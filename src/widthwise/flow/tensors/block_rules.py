@@ -64,9 +64,8 @@ class BlockStep:
         self.expect, self.layer, self.block, self.H, self.r = expect, layer, block, Theta, r
         self.gamma, self.C, self.lam = block.scale, block.dense.C_W, block.dense.lambda_W
         norm = block.norm
-        before = norm is not None and block.before
         self.after = norm is not None and not block.before
-        self.root = np.sqrt(np.diag(K) + norm.epsilon) if before else np.ones(len(K))
+        self.root = np.ones(len(K)) if norm is None or self.after else np.sqrt(np.diag(K) + norm.epsilon)
         neurons = LayerOfNeurons(layer, block.activation, K, self.root)
         expect.layers[layer], expect.scales[layer] = neurons, self.gamma
         self.alphas = () if norm is None or "normaliser" in without else ("m", "ν") if norm.centred else ("m",)

@@ -223,8 +223,9 @@ class NeuronExpectations:
 
         What other layers have been asked for is made along with it.
         """
-        layer, other = at
-        kind = "zero" if other == "zero" else "same" if other == layer else "two"
+        layer: int = at[0]
+        other: Any = at[1]
+        kind = "zero" if isinstance(other, str) else "same" if other == layer else "two"
         asked, found = self.asked.setdefault(kind, {}), self.tables.setdefault(at, {})
         asked[orders] = None
         if orders not in found:
@@ -234,8 +235,8 @@ class NeuronExpectations:
             if kind == "zero":
                 K, first[3], sizes = np.pad(K, (0, 1)), inputs, (inputs, inputs, inputs, 1)
             elif kind == "two":
-                cross = self.kernel(layer, other)
-                K, first[2:] = np.block([[K, cross], [cross.T, self.layers[other].reduced]]), inputs
+                cross = self.kernel(layer, int(other))
+                K, first[2:] = np.block([[K, cross], [cross.T, self.layers[int(other)].reduced]]), inputs
             index = np.indices(sizes).reshape(4, -1).T + first
             found |= self._made(top.activation, K, index, sizes, [one for one in asked if one not in found])
         return found[orders]

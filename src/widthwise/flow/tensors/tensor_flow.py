@@ -170,12 +170,13 @@ def finite_flow(
     tolerance: float = 1e-9,
     dtype: Any = np.float64,
     progress: Callable[[int, int], None] | None = None,
-    omit: frozenset[tuple[str, str]] = frozenset(),
+    omit: frozenset[Any] = frozenset(),
     rates: PairRates | None = None,
 ) -> FiniteFlow:
     """Tensors of order 1/n at every layer, kept in `dtype`; all arithmetic is in float64.
 
-    `omit` leaves out named terms (tensor, term): for tests that must fail. `rates` stand in for the network's λ.
+    `omit` leaves out named terms (tensor, term), or of networks with skips and norms what `BlockRules` names: for tests
+    that must fail. `rates` stand in for the network's λ.
     """
     net = with_order_one(net, "tensors of order 1/n")
     check_existence(net.activations, wanted)
