@@ -1,4 +1,4 @@
-"""Tensors of order 1/n of networks with residual connections and normalisation (residual and normalised networks).
+"""Tensors of order 1/n of networks with residual connections and normalisation (theory §11, §12).
 
 A step from layer l to l + 1 is z' = γ z + b + W s with s = τ((y − μ̂)/r̂): y = z and τ = σ where the normalisation stands
 before the activation, y = σ(z) and τ(v) = v where it stands after it, r̂ = 1 and μ̂ = 0 without one. Without a skip and
@@ -48,7 +48,7 @@ class BlockStep:
     """All that the step from layer l uses, besides the tensors of layer l: functions of its neurons and their means.
 
     Collective variables α of a normalised layer: "m", the relative second moment over neurons, and with LayerNorm
-    "ν", the mean (normalised networks, "Collective variables").
+    "ν", the mean (theory §12).
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class BlockStep:
                     terms.append((c * inverse, factors[:place] + derived + factors[place + 1 :]))
         return self._made(*terms)
 
-    # features of the step: normalised networks, "Features of one step"
+    # features of the step (theory §12)
 
     def total(self, g: SlotFunction, g_by: SlotFunction) -> NeuronFunction:
         """What the mean over neurons of g_a g_b is to first order: with the fluctuations of the normaliser."""
@@ -233,7 +233,7 @@ class BlockRules:
     """The recursions of functionals and tensors over the steps of a network, in the order of its layers.
 
     A functional X[φ] takes a function φ of a neuron of layer l, or of a later one, and sums its correlations with what
-    the same neuron has put into averages at earlier layers (residual networks, "Functionals"). It is zero behind a
+    the same neuron has put into averages at earlier layers (theory §11). It is zero behind a
     plain layer. `without` names terms that are left out, for tests that must fail: "memory", "normaliser".
     """
 

@@ -1,7 +1,7 @@
 """Functions of one neuron, and their expectations over all layers that a residual connection joins.
 
 A neuron's preactivations at the inputs a, b, … are Gaussian, and with residual connections those at two layers s ≤ l
-are correlated too: E[z^(l)_a z^(s)_b] = Γ_ls K^(s)_ab, Γ the product of the scales between (residual networks, §2). So
+are correlated too: E[z^(l)_a z^(s)_b] = Γ_ls K^(s)_ab, Γ the product of the scales between (theory §11). So
 (layer, input) is used as a composite input of the four-point expectations there are. Where a normalisation stands
 before the activation, functions are those of u = z/r, r² = ε + K_aa.
 """

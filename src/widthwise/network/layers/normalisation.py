@@ -1,4 +1,4 @@
-"""Normalisation over the neurons of a layer: RMSNorm and LayerNorm."""
+"""Normalisation over the neurons of a layer: RMSNorm and LayerNorm (theory §12)."""
 
 from __future__ import annotations
 

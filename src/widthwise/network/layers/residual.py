@@ -1,4 +1,4 @@
-"""The residual connection z' = γ z + body(z) (theory, residual networks)."""
+"""The residual connection z' = γ z + body(z) (theory §11)."""
 
 from __future__ import annotations
 
