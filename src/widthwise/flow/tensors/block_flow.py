@@ -13,10 +13,14 @@ from widthwise.activations import resolve
 from widthwise.errors import NoRule
 from widthwise.flow.tensors.block_rules import BlockRules, BlockSpecification, BlockStep
 from widthwise.flow.tensors.neuron_functions import NeuronExpectations
+from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, Elementwise, Network, Residual, simplified
 from widthwise.network.layers.base import Layer
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.tensors import TENSORS
+
+#: Arrays over four inputs that are held for each pair of layers, about.
+ARRAYS_HELD = 150
 
 
 def block_specifications(net: Network, purpose: str) -> list[BlockSpecification]:
@@ -88,6 +92,15 @@ def with_order_one(net: Network, purpose: str) -> Network:
     return net
 
 
+def _longest_stream(blocks: list[BlockSpecification]) -> int:
+    """Layers that are followed at once: those that skips join."""
+    longest = here = 1
+    for block in blocks:
+        here = here + 1 if block.scale > 0.0 else 1
+        longest = max(longest, here)
+    return longest
+
+
 def block_flow(
     net: Network,
     K: np.ndarray,
@@ -102,6 +115,12 @@ def block_flow(
     blocks = block_specifications(net, "tensors of order 1/n")
     if blocks and blocks[-1].scale > 0.0:  # what ends on its stream is read by one more step, which is not taken
         blocks.append(replace(blocks[-1], scale=0.0, norm=None))
+    inputs, stretch = K.shape[-1], _longest_stream(blocks)
+    require_memory(
+        8 * ARRAYS_HELD * stretch * inputs**4,
+        f"tensors of {inputs} inputs along a stream of {stretch} layers",
+        "Take fewer inputs, or fewer tensors.",
+    )
     expect = NeuronExpectations(tolerance)
     rules, found = BlockRules(expect, omit), []
     now: dict[str, Any] = {name: np.zeros((K.shape[-1],) * TENSORS[name].slots) for name in carried}
@@ -112,6 +131,9 @@ def block_flow(
         found.append({name: rules.completed(name, step, now) for name in wanted})
         if len(found) < net.depth:
             now = {name: rules.next_tensor(name, step, now) for name in carried}
+        # functions of this layer's neurons are not read again
+        rules.known.clear()
+        expect.forget()
         if progress is not None:
             progress(layer, len(blocks))
     if len(found) < net.depth:

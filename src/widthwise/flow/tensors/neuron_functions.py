@@ -145,6 +145,11 @@ class NeuronExpectations:
         self.tables: dict[tuple[int, Any], dict[Orders, np.ndarray]] = {}
         self.asked: dict[str, dict[Orders, None]] = {}
 
+    def forget(self) -> None:
+        """Drop what is laid out over four inputs; means over pairs stay."""
+        self.known = {key: value for key, value in self.known.items() if isinstance(key, int)}
+        self.tables.clear()
+
     def memory(self, layer: int, earlier: int) -> float:
         """Γ of two layers."""
         return float(np.prod([self.scales[step] for step in range(earlier, layer)]))
