@@ -257,6 +257,7 @@ DENSE = ww.Dense(8, 8)
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh"]), DENSE]), "a body that ends with"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh", "relu", DENSE]), DENSE]), r"body\[1\]"),
         (lambda: Network([ww.Dense(3, 8), "tanh", ww.Residual(["tanh", DENSE]), DENSE]), r"layers\[2\].*behind an act"),
+        (lambda: Network([ww.Dense(3, 8), "relu", ww.RMSNorm(), ww.LayerNorm(), DENSE]), "behind RMSNorm"),
         (lambda: Network([ww.LayerNorm(), ww.Dense(3, 8)]), r"layers\[0\].*raw inputs"),
         (lambda: Network([ww.Dense(3, 8), ww.LayerNorm()]), r"layers\[1\].*at the end"),
         (lambda: ww.theory(ww.NormMLP([3, 8, 1], "tanh", [("rms", "pre", 0.0)]), np.zeros((1, 3))), "X: got input 0"),

@@ -50,6 +50,7 @@ class Network:
         given = tuple(map(as_layer, items))
         object.__setattr__(self, "layers", given)
         *_, last = self.signals
+        _ = self.blocks
         if not given[-1].numbered:
             raise InvalidInput(
                 f"layers[{len(given) - 1}]",
@@ -217,12 +218,16 @@ def check_network(net: Any) -> Network:
 
 def _with_means_off(steps: list[Layer]) -> tuple[Layer, ...]:
     """Activations before a normalisation that takes off the mean are marked: theory takes it off ⟨σσ⟩."""
-    return tuple(
-        replace(step, centred=True)
-        if isinstance(step, Elementwise) and isinstance(above, Normalisation) and above.centred
-        else step
-        for step, above in zip(steps, (*steps[1:], None), strict=True)
-    )
+    marked, features = list(steps), False
+    for place, (step, above) in enumerate(pairwise(steps)):
+        features = isinstance(step, Elementwise) or (features and not isinstance(step, Dense))
+        if features and isinstance(above, Normalisation) and above.centred:
+            if not isinstance(step, Elementwise):
+                raise InvalidInput(
+                    "layers", f"{above!r} behind {short_repr(step)}", "an activation right before it, or preactivations"
+                )
+            marked[place] = replace(step, centred=True)
+    return tuple(marked)
 
 
 def parameter_count(net: Network) -> int:

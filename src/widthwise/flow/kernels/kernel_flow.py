@@ -111,7 +111,7 @@ class Diagonal:
 
 def reported_steps(net: Network) -> list[tuple[Layer, bool]]:
     """All steps of a network, each with whether K and Θ behind it are reported: at the end of a block."""
-    return [(step, step is block[-1]) for block in net.blocks for step in block]
+    return [(step, place == len(block)) for block in net.blocks for place, step in enumerate(block, start=1)]
 
 
 def check_normalisable(step: Layer, variance: np.ndarray) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from widthwise.activations import resolve
 from widthwise.errors import NoRule
-from widthwise.flow.tensors.block_rules import BlockRules, BlockSpecification, BlockStep
+from widthwise.flow.tensors.block_rules import BlockRules
+from widthwise.flow.tensors.block_step import BlockSpecification, BlockStep
 from widthwise.flow.tensors.neuron_functions import NeuronExpectations
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, Elementwise, Network, Residual, simplified
@@ -36,8 +37,7 @@ def block_specifications(net: Network, purpose: str) -> list[BlockSpecification]
             if before:
                 reason = "a layer on the stream itself, between two residual connections, has no rule at order 1/n"
                 raise _no_rule(net, start, purpose, reason)
-            *before, last = last.inner
-            scale = net.layers[stop - 1].scale  # pyright: ignore[reportAttributeAccessIssue]
+            scale, (*before, last) = last.scale, last.inner
             start = stop - 1
         found.append(_specification(net, start, before, last, float(scale), purpose))
     for number, (below, above) in enumerate(pairwise(found)):
@@ -53,7 +53,8 @@ def _specification(
     """One step from [normalisation], activation, [normalisation] and a dense layer, which begins at a position."""
     for number, layer in enumerate(before):
         if not isinstance(layer, Elementwise | Normalisation | Dense | Residual):
-            raise _no_rule(net, position if scale > 0.0 else position + number, purpose, layer.no_order_one)
+            within = isinstance(net.layers[position], Residual)
+            raise _no_rule(net, position if within else position + number, purpose, layer.no_order_one)
     kinds = [Normalisation if isinstance(layer, Normalisation) else type(layer) for layer in before]
     reason = ""
     if not isinstance(last, Dense):

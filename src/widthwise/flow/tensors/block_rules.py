@@ -1,232 +1,21 @@
 """Tensors of order 1/n of networks with residual connections and normalisation (theory §11, §12).
 
-A step from layer l to l + 1 is z' = γ z + b + W s with s = τ((y − μ̂)/r̂): y = z and τ = σ where the normalisation stands
-before the activation, y = σ(z) and τ(v) = v where it stands after it, r̂ = 1 and μ̂ = 0 without one. Without a skip and
-a normalisation every line is that of a plain layer (theory §4, §5).
-
-Indices are written as letters that stand for inputs; a value over letters has the axes (a, b, c, d).
+Without a skip and a normalisation every line is that of a plain layer (theory §4, §5). Indices are written as letters
+that stand for inputs; a value over letters has the axes (a, b, c, d).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from widthwise.flow.tensors.neuron_functions import (
-    INDEX_LETTERS,
-    LayerOfNeurons,
-    NeuronExpectations,
-    NeuronFunction,
-    PlacedFunction,
-    matrix_on,
-    tensor_on,
-)
-from widthwise.network import Dense
-from widthwise.network.layers.normalisation import Normalisation
+from widthwise.flow.tensors.block_step import BlockStep, SlotFunction
+from widthwise.flow.tensors.neuron_functions import NeuronExpectations, NeuronFunction, PlacedFunction
+from widthwise.flow.tensors.tensor_rules import entries, on
 
 Tensors = dict[str, np.ndarray]
-#: A slot function of a neuron: of its slot; with collective variables before it: of those and its slot.
-SlotFunction = Callable[..., NeuronFunction]
-
-
-@dataclass(frozen=True)
-class BlockSpecification:
-    """One step: the scale γ of its skip (0 without one), normalisation before or after its activation, its weights."""
-
-    scale: float
-    activation: Any
-    norm: Normalisation | None
-    before: bool
-    dense: Dense
-
-
-class BlockStep:
-    """All that the step from layer l uses, besides the tensors of layer l: functions of its neurons and their means.
-
-    Collective variables α of a normalised layer: "m", the relative second moment over neurons, and with LayerNorm
-    "ν", the mean (theory §12).
-    """
-
-    def __init__(
-        self,
-        expect: NeuronExpectations,
-        layer: int,
-        block: BlockSpecification,
-        K,
-        Theta,
-        r: float,
-        without: frozenset[str],
-    ):
-        self.expect, self.layer, self.block, self.H, self.r = expect, layer, block, Theta, r
-        self.gamma, self.C, self.lam = block.scale, block.dense.C_W, block.dense.lambda_W
-        norm = block.norm
-        self.after = norm is not None and not block.before
-        self.root = np.ones(len(K)) if norm is None or self.after else np.sqrt(np.diag(K) + norm.epsilon)
-        neurons = LayerOfNeurons(layer, block.activation, K, self.root)
-        expect.layers[layer], expect.scales[layer] = neurons, self.gamma
-        self.alphas = () if norm is None or "normaliser" in without else ("m", "ν") if norm.centred else ("m",)
-        self.centre, self.spread = np.zeros(len(K)), np.ones(len(K))
-        if norm is not None and self.after:
-            self.centre = neurons.single(0) if norm.centred else self.centre
-            self.spread = np.sqrt(np.diag(neurons.pair(0, 0)) - self.centre**2 + norm.epsilon)
-
-    # functions of one slot
-
-    def _made(self, *terms: Any) -> NeuronFunction:
-        return NeuronFunction(self.layer, list(terms))
-
-    def u(self, slot: int) -> NeuronFunction:
-        """z/r."""
-        return self._made((1.0, ((slot, None),)))
-
-    def sigma(self, slot: int, order: int = 0) -> NeuronFunction:
-        return self._made((1.0, ((slot, order),)))
-
-    def z(self, slot: int) -> NeuronFunction:
-        return self.u(slot).times(_along(self.root, slot))
-
-    def one(self, value: float = 1.0) -> NeuronFunction:
-        return self._made((value, ()))
-
-    def s(self, slot: int) -> NeuronFunction:
-        """What a neuron passes on, at infinite width."""
-        if not self.after:
-            return self.sigma(slot)
-        inverse = _along(1.0 / self.spread, slot)
-        return self._made((inverse, ((slot, 0),)), (-inverse * _along(self.centre, slot), ()))
-
-    def slope(self, slot: int) -> NeuronFunction:
-        """s' = ds/dz at a fixed normaliser."""
-        return self.derivative(slot, self.s(slot))
-
-    def feature(self, alpha: str, slot: int) -> NeuronFunction:
-        """f_α, whose mean over neurons is the collective variable."""
-        v = self.s(slot) if self.after else self.u(slot)
-        return v * v if alpha == "m" else v
-
-    def s_by(self, alpha: str, slot: int) -> NeuronFunction:
-        """s^α: how s changes with a collective variable."""
-        if self.after:
-            return self.s(slot).times(-0.5) if alpha == "m" else self.one(-1.0)
-        slope = self.sigma(slot, 1)
-        return (self.u(slot) * slope).times(-0.5) if alpha == "m" else slope.times(-1.0)
-
-    def s_by_two(self, alpha: str, beta: str, slot: int) -> NeuronFunction:
-        """s^αβ."""
-        both = alpha + beta
-        if self.after:
-            return self.one(0.5) if alpha != beta else self.s(slot).times(0.75 if alpha == "m" else 1.0)
-        u, slope, bend = self.u(slot), self.sigma(slot, 1), self.sigma(slot, 2)
-        if both == "mm":
-            return (u * u * bend).times(0.25) + (u * slope).times(0.75)
-        return bend + u * slope if both == "νν" else (u * bend).times(0.5) + slope.times(0.5)
-
-    def slope_by(self, alpha: str, slot: int) -> NeuronFunction:
-        return self.derivative(slot, self.s_by(alpha, slot))
-
-    def slope_by_two(self, alpha: str, beta: str, slot: int) -> NeuronFunction:
-        return self.derivative(slot, self.s_by_two(alpha, beta, slot))
-
-    def derivative(self, slot: int, f: NeuronFunction) -> NeuronFunction:
-        """∂f/∂z at a slot."""
-        inverse, terms = _along(1.0 / self.root, slot), []
-        for c, factors in f.terms:
-            for place, (at, order) in enumerate(factors):
-                if at == slot:
-                    derived = () if order is None else ((at, order + 1),)
-                    terms.append((c * inverse, factors[:place] + derived + factors[place + 1 :]))
-        return self._made(*terms)
-
-    # features of the step (theory §12)
-
-    def total(self, g: SlotFunction, g_by: SlotFunction) -> NeuronFunction:
-        """What the mean over neurons of g_a g_b is to first order: with the fluctuations of the normaliser."""
-        found = g(0) * g(1)
-        for alpha in self.alphas:
-            found += self.feature(alpha, 0).times(self.expect.mean(g_by(alpha, 0) * g(1)))
-            found += self.feature(alpha, 1).times(self.expect.mean(g(0) * g_by(alpha, 1)))
-        return found
-
-    @cached_property
-    def q(self) -> NeuronFunction:
-        return self.total(self.s, self.s_by)
-
-    @cached_property
-    def p(self) -> NeuronFunction:
-        return self.total(self.slope, self.slope_by)
-
-    @cached_property
-    def slopes(self) -> NeuronFunction:
-        """s'_a s'_b."""
-        return self.slope(0) * self.slope(1)
-
-    @cached_property
-    def bent(self) -> NeuronFunction:
-        """s''_a s'_b."""
-        return self.derivative(0, self.slopes)
-
-    @cached_property
-    def omega(self) -> NeuronFunction:
-        """ω_ab = λ_W q_ab + C H_ab p_ab."""
-        return self.q.times(self.lam) + self.p.times(self.C * self.H)
-
-    @cached_property
-    def X(self) -> NeuronFunction:
-        return self.derivative(1, self.q)
-
-    @cached_property
-    def X2(self) -> NeuronFunction:
-        return self.derivative(1, self.X)
-
-    @cached_property
-    def psi(self) -> NeuronFunction:
-        return self.derivative(0, self.omega)
-
-    @cached_property
-    def x(self) -> NeuronFunction:
-        return self.derivative(0, self.psi)
-
-    @cached_property
-    def y(self) -> NeuronFunction:
-        return self.derivative(1, self.psi)
-
-    # means and legs at letters
-
-    def mean(self, f: NeuronFunction, first: str, second: str) -> np.ndarray:
-        return matrix_on(self.expect.mean(f), first + second)
-
-    def e(self, a: str, b: str) -> Any:
-        """γ² + C⟨s'_a s'_b⟩."""
-        return self.gamma**2 + self.C * self.mean(self.slopes, a, b)
-
-    def h(self, a: str, b: str) -> np.ndarray:
-        return matrix_on(self.H, a + b)
-
-    def legs_g(self, b: str, c: str, read: Callable[[str, str], Any]) -> Any:
-        """½Σ⟨∂_e∂_f g_bc⟩ M_ef with g = γ² z z + C q."""
-        ends = self.mean(self.X2, c, b) * read(b, b) + self.mean(self.X2, b, c) * read(c, c)
-        return self.e(b, c) * read(b, c) + 0.5 * self.C * ends
-
-    def legs_omega(self, b: str, c: str, read: Callable[[str, str], Any]) -> Any:
-        """½Σ⟨∂_e∂_f ω_bc⟩ M_ef."""
-        ends = self.mean(self.x, b, c) * read(b, b) + self.mean(self.x, c, b) * read(c, c)
-        return 0.5 * ends + self.mean(self.y, b, c) * read(b, c)
-
-    def legs_m(self, e: str, c: str, read: Callable[[str], Any]) -> Any:
-        """Σ_u m_ec,u M_u."""
-        return self.e(e, c) * read(e) + self.C * self.mean(self.X2, e, c) * read(c)
-
-    def legs_alpha(self, a: str, b: str, read: Callable[[str], Any]) -> Any:
-        """Σ_e α_abe M_e."""
-        return self.mean(self.x, a, b) * read(a) + self.mean(self.y, a, b) * read(b)
-
-
-def _along(vector: np.ndarray, slot: int) -> np.ndarray:
-    return vector[:, None] if slot == 0 else vector[None, :]
+INDEX_LETTERS = "abcd"
 
 
 class BlockRules:
@@ -313,7 +102,7 @@ class BlockRules:
         for ef, A in left:
             carried = carried + 0.5 * A * self.functional("v", x.layer, second, *ef)
             for gh, B in right:
-                carried = carried + 0.25 * A * B * tensor_on(t["V"], ef + gh)
+                carried = carried + 0.25 * A * B * entries(t["V"], ef + gh)
         for gh, B in right:
             carried = carried + 0.5 * B * self.functional("v", x.layer, first, *gh)
         return self.expect.covariance(first, second) + x.r * carried
@@ -325,10 +114,10 @@ class BlockRules:
             for f in (0, 1):
                 twice, ef = x.derivative(e, x.derivative(f, phi)), INDEX_LETTERS[e] + INDEX_LETTERS[f]
                 if twice.terms:
-                    total = total + 0.5 * x.mean(twice, "a", "b") * matrix_on(t["G1"], ef)
+                    total = total + 0.5 * x.mean(twice, "a", "b") * on(t["G1"], ef)
                     total = total + 0.5 * self.functional("v", x.layer, twice("a", "b"), *ef)
                     for gh, fourth in self._legs(x, twice):
-                        total = total + 0.125 * fourth * tensor_on(t["V"], ef + gh)
+                        total = total + 0.125 * fourth * entries(t["V"], ef + gh)
         return total
 
     def coherent(self, x: BlockStep, t: Tensors, phi: NeuronFunction, chi: NeuronFunction) -> Any:
@@ -342,7 +131,7 @@ class BlockRules:
         for e, A in left:
             carried = carried + A * self.functional("r", x.layer, second, e, "a", "b")
             for f, B in right:
-                carried = carried + A * B * tensor_on(t["F"], e + "a" + f + "b")
+                carried = carried + A * B * entries(t["F"], e + "a" + f + "b")
         for f, B in right:
             carried = carried + B * self.functional("r", x.layer, first, f, "b", "a")
         return self.expect(first, second) * x.h("a", "b") + x.r * carried
@@ -390,14 +179,14 @@ class BlockRules:
         def memory(a, b, c, d):
             return x.C * x.legs_g(a, b, lambda e, f: self.functional("v", x.layer, x.q(c, d), e, f))
 
-        carried = x.legs_g(a, b, lambda e, f: x.legs_g(c, d, lambda g, h: tensor_on(t["V"], e + f + g + h)))
+        carried = x.legs_g(a, b, lambda e, f: x.legs_g(c, d, lambda g, h: entries(t["V"], e + f + g + h)))
         source = x.C**2 * self.expect.covariance(x.q(a, b), x.q(c, d))
         return "abcd", source + x.r * (carried + memory(a, b, c, d) + memory(c, d, a, b))
 
     def _next_D(self, x: BlockStep, t: Tensors, a, b, c, d):
         functional = self.functional
-        carried = x.legs_g(a, b, lambda e, f: x.legs_omega(c, d, lambda g, h: tensor_on(t["V"], e + f + g + h)))
-        carried = carried + x.e(c, d) * x.legs_g(a, b, lambda e, f: tensor_on(t["D"], e + f + c + d))
+        carried = x.legs_g(a, b, lambda e, f: x.legs_omega(c, d, lambda g, h: entries(t["V"], e + f + g + h)))
+        carried = carried + x.e(c, d) * x.legs_g(a, b, lambda e, f: entries(t["D"], e + f + c + d))
         carried = carried + x.legs_g(a, b, lambda e, f: functional("v", x.layer, x.omega(c, d), e, f))
         carried = carried + x.C * x.legs_omega(c, d, lambda g, h: functional("v", x.layer, x.q(a, b), g, h))
         carried = carried + x.C * x.e(c, d) * functional("d", x.layer, x.q(a, b), c, d)
@@ -407,26 +196,26 @@ class BlockRules:
         functional = self.functional
 
         def bracket(a, b, c, d):
-            by_D = x.e(c, d) * x.legs_omega(a, b, lambda e, f: tensor_on(t["D"], e + f + c + d))
+            by_D = x.e(c, d) * x.legs_omega(a, b, lambda e, f: entries(t["D"], e + f + c + d))
             by_v = x.legs_omega(a, b, lambda e, f: functional("v", x.layer, x.omega(c, d), e, f))
             return by_D + by_v + x.e(a, b) * functional("d", x.layer, x.omega(c, d), a, b)
 
-        carried = x.legs_omega(a, b, lambda e, f: x.legs_omega(c, d, lambda g, h: tensor_on(t["V"], e + f + g + h)))
-        carried = carried + x.e(a, b) * x.e(c, d) * tensor_on(t["A"], "abcd")
+        carried = x.legs_omega(a, b, lambda e, f: x.legs_omega(c, d, lambda g, h: entries(t["V"], e + f + g + h)))
+        carried = carried + x.e(a, b) * x.e(c, d) * entries(t["A"], "abcd")
         carried = carried + bracket(a, b, c, d) + bracket(c, d, a, b)
         return "abcd", self.expect.covariance(x.omega(a, b), x.omega(c, d)) + x.r * carried
 
     def _next_B(self, x: BlockStep, t: Tensors, a, b, c, d):
         first, second = x.slopes(a, c), x.slopes(b, d)
         source = x.C**2 * self.expect(first, second) + x.gamma**2 * x.C * (self.expect(first) + self.expect(second))
-        carried = x.e(a, c) * x.e(b, d) * tensor_on(t["B"], "acbd")
+        carried = x.e(a, c) * x.e(b, d) * entries(t["B"], "acbd")
         carried = carried + x.C * x.e(a, c) * self.functional("b", x.layer, second, a, c, b, d)
         carried = carried + x.C * x.e(b, d) * self.functional("b", x.layer, first, b, d, a, c)
         return "acbd", source * x.h(a, b) * x.h(c, d) + x.r * carried
 
     def _next_F(self, x: BlockStep, t: Tensors, a, b, c, d):
         first, second = x.X(a, c), x.X(b, d)
-        carried = x.legs_m(a, c, lambda u: x.legs_m(b, d, lambda w: tensor_on(t["F"], u + c + w + d)))
+        carried = x.legs_m(a, c, lambda u: x.legs_m(b, d, lambda w: entries(t["F"], u + c + w + d)))
         carried = carried + x.C * x.legs_m(a, c, lambda u: self.functional("r", x.layer, second, u, c, d))
         carried = carried + x.C * x.legs_m(b, d, lambda w: self.functional("r", x.layer, first, w, d, c))
         return "acbd", x.C**2 * self.expect(first, second) * x.h(c, d) + x.r * carried
@@ -434,8 +223,8 @@ class BlockRules:
     def _next_P(self, x: BlockStep, t: Tensors, a, b, c, d):
         functional, twice, slopes = self.functional, x.X2(d, a), x.slopes(b, c)
         source = x.C * (x.gamma**2 * self.expect(twice) + x.C * self.expect(twice, slopes)) * x.h(a, b) * x.h(a, c)
-        own = x.legs_m(d, a, lambda u: tensor_on(t["P"], a + b + c + u))
-        own = own + x.C * self.expect(twice) * tensor_on(t["B"], "aabc")
+        own = x.legs_m(d, a, lambda u: entries(t["P"], a + b + c + u))
+        own = own + x.C * self.expect(twice) * entries(t["B"], "aabc")
         own = own + x.C * functional("b", x.layer, twice, b, c, a, a)
         memory = x.legs_m(d, a, lambda u: functional("pi", x.layer, slopes, u, a, b, c))
         memory = memory + x.C * self.expect(twice) * functional("b", x.layer, slopes, a, a, b, c)
@@ -443,11 +232,11 @@ class BlockRules:
 
     def _next_Q(self, x: BlockStep, t: Tensors, a, b, c, d):
         functional, psi, X = self.functional, x.psi(a, b), x.X(d, c)
-        own = x.legs_m(d, c, lambda u: tensor_on(t["Q"], a + b + c + u))
+        own = x.legs_m(d, c, lambda u: entries(t["Q"], a + b + c + u))
         carried = x.e(a, b) * (own + x.C * functional("kappa", x.layer, X, a, b, c))
 
         def with_F(u):
-            by_F = x.legs_alpha(a, b, lambda e: tensor_on(t["F"], e + a + u + c))
+            by_F = x.legs_alpha(a, b, lambda e: entries(t["F"], e + a + u + c))
             return by_F + functional("r", x.layer, psi, u, c, a)
 
         carried = carried + x.legs_m(d, c, with_F)
@@ -457,9 +246,9 @@ class BlockRules:
     def _next_R(self, x: BlockStep, t: Tensors, a, b, c, d):
         functional, twice, slopes = self.functional, x.x(a, b), x.slopes(c, d)
         source = (x.gamma**2 * self.expect(twice) + x.C * self.expect(twice, slopes)) * x.h(a, c) * x.h(a, d)
-        own = x.e(a, b) * tensor_on(t["R"], "abcd") + self.expect(twice) * tensor_on(t["B"], "aacd")
+        own = x.e(a, b) * entries(t["R"], "abcd") + self.expect(twice) * entries(t["B"], "aacd")
         own = own + functional("b", x.layer, twice, c, d, a, a)
-        own = own + x.legs_alpha(a, b, lambda e: tensor_on(t["P"], a + c + d + e))
+        own = own + x.legs_alpha(a, b, lambda e: entries(t["P"], a + c + d + e))
         memory = x.e(a, b) * functional("rho", x.layer, slopes, a, b, c, d)
         memory = memory + self.expect(twice) * functional("b", x.layer, slopes, a, a, c, d)
         memory = memory + x.legs_alpha(a, b, lambda e: functional("pi", x.layer, slopes, e, a, c, d))
@@ -468,7 +257,7 @@ class BlockRules:
     def _next_S(self, x: BlockStep, t: Tensors, a, b, c, d):
         functional, crossed, slopes = self.functional, x.y(a, b), x.slopes(c, d)
         source = (x.gamma**2 * self.expect(crossed) + x.C * self.expect(crossed, slopes)) * x.h(a, c) * x.h(b, d)
-        own = x.e(a, b) * tensor_on(t["S"], "abcd") + self.expect(crossed) * tensor_on(t["B"], "abcd")
+        own = x.e(a, b) * entries(t["S"], "abcd") + self.expect(crossed) * entries(t["B"], "abcd")
         own = own + functional("b", x.layer, crossed, c, d, a, b)
         memory = x.e(a, b) * functional("varsigma", x.layer, slopes, a, b, c, d)
         memory = memory + self.expect(crossed) * functional("b", x.layer, slopes, a, b, c, d)
@@ -480,38 +269,38 @@ class BlockRules:
         def half(a, c, b, d, psi):
             """The terms that the mirror image (a c ↔ b d) has as well."""
             by_r = x.legs_alpha(a, c, lambda e: self.functional("r", x.layer, psi, e, a, b))
-            by_Q = x.legs_alpha(b, d, lambda h: tensor_on(t["Q"], a + c + b + h))
+            by_Q = x.legs_alpha(b, d, lambda h: entries(t["Q"], a + c + b + h))
             return by_r + x.e(a, c) * (by_Q + self.functional("kappa", x.layer, psi, a, c, b))
 
-        carried = x.legs_alpha(a, c, lambda e: x.legs_alpha(b, d, lambda h: tensor_on(t["F"], e + a + h + b)))
-        carried = carried + x.e(a, c) * x.e(b, d) * tensor_on(t["T"], "acdb")
+        carried = x.legs_alpha(a, c, lambda e: x.legs_alpha(b, d, lambda h: entries(t["F"], e + a + h + b)))
+        carried = carried + x.e(a, c) * x.e(b, d) * entries(t["T"], "acdb")
         carried = carried + half(a, c, b, d, second) + half(b, d, a, c, first)
         return "acdb", self.expect(first, second) * x.h(a, b) + x.r * carried
 
     def _next_U(self, x: BlockStep, t: Tensors, a, b, c, d):
         first, second = x.bent(a, d), x.bent(b, c)
-        carried = x.e(a, d) * x.e(b, c) * tensor_on(t["U"], "adbc")
+        carried = x.e(a, d) * x.e(b, c) * entries(t["U"], "adbc")
         carried = carried + x.C * x.e(a, d) * self.functional("omega", x.layer, second, a, b, c, d, b)
         carried = carried + x.C * x.e(b, c) * self.functional("omega", x.layer, first, b, a, d, c, a)
         return "adbc", x.C**2 * self.expect(first, second) * x.h(a, b) * x.h(a, c) * x.h(b, d) + x.r * carried
 
     def _next_G1(self, x: BlockStep, t: Tensors, a, b, c, d):
         mean = self.shifted_product(x, t, x.s, x.s_by, x.s_by_two)
-        return "ab", x.r * x.gamma**2 * matrix_on(t["G1"], "ab") + x.C * mean
+        return "ab", x.r * x.gamma**2 * on(t["G1"], "ab") + x.C * mean
 
     def _next_H1(self, x: BlockStep, t: Tensors, a, b, c, d):
         values = self.shifted_product(x, t, x.s, x.s_by, x.s_by_two)
         slopes = self.shifted_product(x, t, x.slope, x.slope_by, x.slope_by_two)
         fluctuating = self.functional("d", x.layer, x.p("a", "b"), a, b)
         for ef, leg in self._legs(x, x.p):
-            fluctuating = fluctuating + 0.5 * leg * tensor_on(t["D"], ef + "ab")
+            fluctuating = fluctuating + 0.5 * leg * entries(t["D"], ef + "ab")
         for (e, f), leg in self._legs(x, x.slopes):
-            fluctuating = fluctuating + leg * tensor_on(t["F"], e + "a" + f + "b")
+            fluctuating = fluctuating + leg * entries(t["F"], e + "a" + f + "b")
         for slot, e in enumerate("ab"):
             bent = x.derivative(slot, x.slopes)("a", "b")
             for first, second in ("ab", "ba"):
                 fluctuating = fluctuating + self.functional("r", x.layer, bent, e, first, second)
-        own = x.e(a, b) * matrix_on(t["H1"], "ab") + x.C * fluctuating
+        own = x.e(a, b) * on(t["H1"], "ab") + x.C * fluctuating
         total = x.lam * values + x.C * (x.h(a, b) * slopes + self.through_normaliser(x, t))
         return "ab", total + x.r * own
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from widthwise.activations import Activation, evaluate
 from widthwise.errors import InvalidInput
+from widthwise.flow.tensors.tensor_rules import entries, on, vector_on
 from widthwise.gaussian.four_point.dispatch import relative_error
 from widthwise.gaussian.four_point.families import Orders, assignments
 from widthwise.gaussian.four_point.planes import PlaneSeries
@@ -26,8 +27,7 @@ from widthwise.gaussian.pair import generic_pair, pair_matrix
 SlotFactor = tuple[int, int | None]
 #: A factor at a letter that stands for an input, of some layer.
 PlacedFactor = tuple[int, str, int | None]
-INDEX_LETTERS = "abcd"
-#: NeuronExpectations below this fraction of the largest vanish by symmetry, up to rounding.
+#: Expectations below this fraction of the largest vanish by symmetry, up to rounding.
 VANISHING = 1e-10
 _FUNCTION_NUMBERS = count()
 
@@ -69,33 +69,11 @@ class PlacedFunction:
         return tuple((self.function.layer, self.letters[slot], order) for slot, order in factors)
 
 
-def matrix_on(matrix: np.ndarray, pair: str) -> np.ndarray:
-    """M_pair over (a, b, c, d); the same letter twice is the diagonal."""
-    first, second = (INDEX_LETTERS.index(letter) for letter in pair)
-    if first == second:
-        return vector_on(np.diagonal(matrix), pair[0])
-    if first > second:
-        matrix, first, second = matrix.T, second, first
-    return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
-
-
-def vector_on(vector: np.ndarray, letter: str) -> np.ndarray:
-    """v_letter over (a, b, c, d)."""
-    return vector[tuple(slice(None) if axis == INDEX_LETTERS.index(letter) else None for axis in range(4))]
-
-
-def tensor_on(tensor: np.ndarray, letters: str) -> np.ndarray:
-    """A tensor at letters from abcd, over (a, b, c, d)."""
-    axes = np.ix_(*[np.arange(len(tensor))] * 4)
-    return tensor[tuple(axes[INDEX_LETTERS.index(letter)] for letter in letters)]
-
-
 class LayerOfNeurons:
     """The neurons of one layer at infinite width: K, their activation, and r where they are normalised before it."""
 
-    def __init__(self, layer: int, activation: Activation, K: np.ndarray, root: np.ndarray | None):
-        self.layer, self.activation, self.K = layer, activation, K
-        self.root = np.ones(len(K)) if root is None else root
+    def __init__(self, layer: int, activation: Activation, K: np.ndarray, root: np.ndarray):
+        self.layer, self.activation, self.K, self.root = layer, activation, K, root
         self.error, self.largest, self.pairs = 0.0, 0.0, {}
 
     @cached_property
@@ -188,7 +166,7 @@ class NeuronExpectations:
         if not np.ndim(coefficient):
             return coefficient
         inputs = len(self.layers[at.function.layer].K)
-        return matrix_on(np.broadcast_to(coefficient, (inputs, inputs)), at.letters)
+        return on(np.broadcast_to(coefficient, (inputs, inputs)), at.letters)
 
     def _product(self, factors: tuple[PlacedFactor, ...]) -> Any:
         """The expectation of a product; u itself is integrated by parts: ⟨u_x f⟩ = Σ_y E[u_x u_y]⟨∂_y f⟩."""
@@ -205,9 +183,7 @@ class NeuronExpectations:
                     top, low = max(layer, other), min(layer, other)
                     pair = letter + at if layer >= other else at + letter
                     derived = () if p is None else ((other, at, p + 1),)
-                    total = total + matrix_on(self.kernel(top, low), pair) * self._product(
-                        rest[:k] + derived + rest[k + 1 :]
-                    )
+                    total = total + on(self.kernel(top, low), pair) * self._product(rest[:k] + derived + rest[k + 1 :])
                 return total
         letters, orders = "".join(at for _, at, _ in factors), tuple(p for _, _, p in factors if p is not None)
         if not factors:
@@ -216,12 +192,12 @@ class NeuronExpectations:
         if len(factors) == 1:
             return vector_on(top.single(orders[0]), letters)
         if len(factors) == 2:
-            return matrix_on(top.pair(*orders), letters)
+            return on(top.pair(*orders), letters)
         if len(factors) == 3:  # of one layer, with an input that is zero as the fourth
             q, at_zero = top.at_zero
             found = self._table((top.layer, "zero"), (*orders, q)) / at_zero
-            return tensor_on(np.broadcast_to(found, (len(found),) * 4), letters + letters[-1])
-        return tensor_on(self._table((top.layer, low.layer), orders), letters)
+            return entries(np.broadcast_to(found, (len(found),) * 4), letters + letters[-1])
+        return entries(self._table((top.layer, low.layer), orders), letters)
 
     def _table(self, at: tuple[int, Any], orders: Orders) -> np.ndarray:
         """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩: a, b at a layer; c, d at an earlier or the same one, or d zero.

@@ -157,13 +157,20 @@ class LayerStep:
 
 
 def on(matrix, pair: str):
-    """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]."""
+    """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]; the same letter twice is the diagonal."""
     if isinstance(matrix, QuadrupleMatrix):
         return matrix.on(pair)
     first, second = ("abcd".index(letter) for letter in pair)
+    if first == second:
+        return vector_on(np.diagonal(matrix), pair[0])
     if first > second:
         matrix, first, second = matrix.T, second, first
     return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
+
+
+def vector_on(vector: np.ndarray, letter: str) -> np.ndarray:
+    """v_letter over (a, b, c, d)."""
+    return vector[tuple(slice(None) if axis == "abcd".index(letter) else None for axis in range(4))]
 
 
 def entries(tensor, indices: str):
