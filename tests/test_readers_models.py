@@ -336,10 +336,11 @@ def test_one_step_moves_torch_flax_and_equinox_alike():
         for i in (0, 2, 4):
             plain[i].weight.copy_(torch.tensor(np.asarray(flax.layers[i].kernel[...], float).T))
             plain[i].bias.copy_(torch.tensor(np.asarray(flax.layers[i].bias[...], float)))
+    # A copy: jax may take the memory of a numpy array as it is, and the optimiser moves the weights in place.
     equinox = eqx.tree_at(
         lambda m: [w for i in (0, 2, 4) for w in (m.layers[i].weight, m.layers[i].bias)],
         equinox_model(),
-        [jnp.asarray(w.detach().numpy()) for i in (0, 2, 4) for w in (plain[i].weight, plain[i].bias)],
+        [jnp.array(w.detach().numpy()) for i in (0, 2, 4) for w in (plain[i].weight, plain[i].bias)],
     )
     optimizer = torch.optim.SGD(ww.param_groups(plain, NET, 0.1))
     (0.5 * ((plain(torch.tensor(X)) - torch.tensor(y)) ** 2).sum()).backward()
