@@ -30,8 +30,12 @@ browser:
 
 # A file stays with one worker, so that what it compiles is compiled once. Two workers fill two cores; threads within one
 # gain nothing.
-test test-full: export XLA_FLAGS = --xla_cpu_multi_thread_eigen=false
+test test-full: export XLA_FLAGS = --xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false
 test test-full: export OMP_NUM_THREADS = 1
+# Half of the time goes into compiling. What one worker, one subprocess or one run compiled serves all others.
+test test-full: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/$(VENV)/programs
+test test-full: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test test-full: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 test: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile --durations=25 -m 'not full'
 

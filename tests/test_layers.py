@@ -226,7 +226,7 @@ def test_a_sweep_compiles_nothing_after_its_first_value():
     data = X[:2], [0.8, -0.3], X[2:]
 
     def sweep(C_W, lambda_W, eta):
-        net = ww.MLP([3, 8, 8, 1], "tanh", 0.1, C_W, 0.2, lambda_W)
+        net = ww.MLP([3, 8, 1], "tanh", 0.1, C_W, 0.2, lambda_W)
         ww.measure(net, X[:1], networks=8, statistics="all")
         ww.train(net, *data, networks=8, algorithm=ww.GradientDescent(eta, steps=3), batch=8)
         ww.train(net, *data, networks=8, algorithm=ww.GradientFlow(time=0.1 + eta), batch=8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,15 @@ _COEFFICIENTS = (
 )  # fmt: skip
 
 
-@jax.custom_jvp
+def _namespace(*arrays) -> Any:
+    """numpy for plain numbers, where formulas are evaluated without being compiled; else jax.numpy."""
+    return np if all(isinstance(array, np.ndarray | np.generic | float | int) for array in arrays) else jnp
+
+
+def _root(x):
+    return _namespace(x).sqrt(x)
+
+
 def upper_angle(y, x):
     """arctan2(y, x) for y ≥ 0: the angle of (x, y) in [0, π]; zero at the origin.
 
@@ -36,6 +45,17 @@ def upper_angle(y, x):
     >>> round(float(upper_angle(1.0, -1.0)) / math.pi, 15)
     0.75
     """
+    # −0 is no direction to the left
+    return np.arctan2(y, x + 0.0) if _namespace(y, x) is np else _traced_upper_angle(y, x)
+
+
+def right_angle(y, x):
+    """arctan(y/x) for x > 0, accurate also for tiny y."""
+    return np.arctan2(y, x) if _namespace(y, x) is np else _traced_right_angle(y, x)
+
+
+@jax.custom_jvp
+def _traced_upper_angle(y, x):
     y, x = jnp.broadcast_arrays(y, x)
     across = jnp.abs(x)
     short, long = jnp.minimum(y, across), jnp.maximum(y, across)
@@ -53,34 +73,37 @@ def upper_angle(y, x):
 
 
 @jax.custom_jvp
-def right_angle(y, x):
-    """arctan(y/x) for x > 0, accurate also for tiny y."""
-    return jnp.sign(y) * upper_angle(jnp.abs(y), x)
+def _traced_right_angle(y, x):
+    return jnp.sign(y) * _traced_upper_angle(jnp.abs(y), x)
 
 
 def _turning(y, x, dy, dx):
     return (x * dy - y * dx) / (x * x + y * y)
 
 
-upper_angle.defjvp(lambda primals, tangents: (upper_angle(*primals), _turning(*primals, *tangents)))
-right_angle.defjvp(lambda primals, tangents: (right_angle(*primals), _turning(*primals, *tangents)))
+for _angle in (_traced_upper_angle, _traced_right_angle):
+    _angle.defjvp(lambda at, moved, angle=_angle: (angle(*at), _turning(*at, *moved)))
 
 
 def determinant(K_aa, K_ab, K_bb):
     """K_aa K_bb − K_ab², exactly zero for inputs that are parallel up to rounding."""
     square = K_aa * K_bb
     det = square - K_ab * K_ab
-    return jnp.where(det > PARALLEL_SHARE * square, det, 0.0)
+    return _namespace(det).where(det > PARALLEL_SHARE * square, det, 0.0)
 
 
 class PriceFamily:
     """All orders from a few known ones, by differentiating with respect to the kernel.
 
-    `known` maps (p, q), p ≥ q, to the method that states it; (0, 0) and (1, 0) suffice.
+    `known` maps (p, q), p ≥ q, to the method that states it; (0, 0) and (1, 0) suffice, (1, 1) is asked for most.
     """
 
     def known(self) -> dict:
-        return {(0, 0): self.even, (1, 0): self.odd}
+        return {(0, 0): self.even, (1, 0): self.odd, (1, 1): self.slopes}
+
+    def stated(self, p: int, q: int) -> bool:
+        """Whether a formula stands here, which numpy can evaluate; the others are derivatives."""
+        return (max(p, q), min(p, q)) in self.known()
 
     def even(self, K_aa, K_ab, K_bb):
         """⟨σ_a σ_b⟩."""
@@ -88,12 +111,16 @@ class PriceFamily:
 
     def odd(self, K_aa, K_ab, K_bb):
         """⟨σ'_a σ_b⟩; zero when σ has a parity."""
-        return jnp.zeros_like(K_aa + K_ab + K_bb)
+        return _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
+
+    def slopes(self, K_aa, K_ab, K_bb):
+        """⟨σ'_a σ'_b⟩."""
+        raise NotImplementedError
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         if p < q:
             return self.pair(q, p, K_bb, K_ab, K_aa)
-        K_aa, K_ab, K_bb = jnp.broadcast_arrays(K_aa, K_ab, K_bb)
+        K_aa, K_ab, K_bb = _namespace(K_aa, K_ab, K_bb).broadcast_arrays(K_aa, K_ab, K_bb)
         if (p, q) in self.known():
             return self.known()[p, q](K_aa, K_ab, K_bb)
         if q:
@@ -103,11 +130,17 @@ class PriceFamily:
 
 @dataclass(frozen=True)
 class ErfForm(PriceFamily):
-    """σ = erf: ⟨σσ⟩ = (2/π) arcsin(2K_ab / √((1+2K_aa)(1+2K_bb)))."""
+    """σ = erf, R² = (1+2K_aa)(1+2K_bb) − 4K_ab²: ⟨σσ⟩ = (2/π) arctan(2K_ab/R), ⟨σ'σ'⟩ = (4/π)/R."""
+
+    @staticmethod
+    def _width(K_aa, K_ab, K_bb):
+        return _root(1.0 + 2.0 * (K_aa + K_bb) + 4.0 * (K_aa * K_bb - K_ab * K_ab))
 
     def even(self, K_aa, K_ab, K_bb):
-        rest = 1.0 + 2.0 * (K_aa + K_bb) + 4.0 * (K_aa * K_bb - K_ab * K_ab)
-        return (2.0 / math.pi) * right_angle(2.0 * K_ab, jnp.sqrt(rest))
+        return (2.0 / math.pi) * right_angle(2.0 * K_ab, self._width(K_aa, K_ab, K_bb))
+
+    def slopes(self, K_aa, K_ab, K_bb):
+        return (4.0 / math.pi) / self._width(K_aa, K_ab, K_bb)
 
 
 @dataclass(frozen=True)
@@ -116,34 +149,49 @@ class GeluForm(PriceFamily):
 
     ⟨σσ⟩ = K_ab(¼ + arctan(K_ab/√D)/2π) + (K_aa K_bb − K_ab² + K_ab²(1/A + 1/B)) / (2π√D)
     ⟨σ'_aσ_b⟩ = (K_ab/√A + K_bb/√B + K_ab/A^{3/2}) / √(8π)
+    ⟨σ'σ'⟩ = ∂⟨σσ⟩/∂K_ab, where ∂ arctan(K_ab/√D) = 1/√D and ∂√D = −K_ab/√D
     """
 
-    def even(self, K_aa, K_ab, K_bb):
-        A, B = 1.0 + K_aa, 1.0 + K_bb
+    @staticmethod
+    def _parts(K_aa, K_ab, K_bb):
+        """P(z_a, z_b smoothed > 0), the numerator of the second term, 1/A + 1/B and √D."""
         det = K_aa * K_bb - K_ab * K_ab
-        root = jnp.sqrt(1.0 + K_aa + K_bb + det)
-        both_positive = upper_angle(root, -K_ab) / (2.0 * math.pi)
-        return K_ab * both_positive + (det + K_ab * K_ab * (1.0 / A + 1.0 / B)) / (2.0 * math.pi * root)
+        inverses = 1.0 / (1.0 + K_aa) + 1.0 / (1.0 + K_bb)
+        root = _root(1.0 + K_aa + K_bb + det)
+        return upper_angle(root, -K_ab) / (2.0 * math.pi), det + K_ab * K_ab * inverses, inverses, root
+
+    def even(self, K_aa, K_ab, K_bb):
+        both_positive, rest, _, root = self._parts(K_aa, K_ab, K_bb)
+        return K_ab * both_positive + rest / (2.0 * math.pi * root)
 
     def odd(self, K_aa, K_ab, K_bb):
         A, B = 1.0 + K_aa, 1.0 + K_bb
-        return (K_ab / jnp.sqrt(A) + K_bb / jnp.sqrt(B) + K_ab / (A * jnp.sqrt(A))) / math.sqrt(8.0 * math.pi)
+        return (K_ab / _root(A) + K_bb / _root(B) + K_ab / (A * _root(A))) / math.sqrt(8.0 * math.pi)
+
+    def slopes(self, K_aa, K_ab, K_bb):
+        both_positive, rest, inverses, root = self._parts(K_aa, K_ab, K_bb)
+        moved = K_ab * (2.0 * inverses - 1.0 + rest / (root * root))
+        return both_positive + moved / (2.0 * math.pi * root)
 
 
 @dataclass(frozen=True)
 class SineForm:
     """σ = sin: ⟨sin sin⟩ = e^{−(K_aa+K_bb)/2} sinh K_ab, ⟨cos cos⟩ the same with cosh, mixed parity zero."""
 
+    def stated(self, p: int, q: int) -> bool:
+        return True
+
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
+        xp = _namespace(K_aa, K_ab, K_bb)
         if (p + q) % 2:
-            return jnp.zeros_like(K_aa + K_ab + K_bb)
+            return _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
         # differences before sums, so that nearly parallel inputs at huge kernels keep their digits
-        magnitude = jnp.abs(K_ab)
-        largest = 0.5 * jnp.exp(-0.5 * ((K_aa - magnitude) + (K_bb - magnitude)))
+        magnitude = xp.abs(K_ab)
+        largest = 0.5 * xp.exp(-0.5 * ((K_aa - magnitude) + (K_bb - magnitude)))
         sign = (-1.0) ** (p // 2 + q // 2)
         if p % 2:
-            return sign * largest * (1.0 + jnp.exp(-2.0 * magnitude))
-        return -sign * jnp.sign(K_ab) * largest * jnp.expm1(-2.0 * magnitude)
+            return sign * largest * (1.0 + xp.exp(-2.0 * magnitude))
+        return -sign * xp.sign(K_ab) * largest * xp.expm1(-2.0 * magnitude)
 
 
 @dataclass(frozen=True)
@@ -152,9 +200,12 @@ class MonomialForm:
 
     degree: int
 
+    def stated(self, p: int, q: int) -> bool:
+        return True
+
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         i, j = self.degree - p, self.degree - q
-        total = jnp.zeros_like(K_aa + K_ab + K_bb)
+        total = _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
         if i < 0 or j < 0 or (i + j) % 2:
             return total
         for t in range(i % 2, min(i, j) + 1, 2):
@@ -185,20 +236,20 @@ class ReluFamilyForm(PriceFamily):
         return (self.positive - self.negative) ** 2 / (2.0 * math.pi)
 
     def even(self, K_aa, K_ab, K_bb):
-        root = jnp.sqrt(determinant(K_aa, K_ab, K_bb))
+        root = _root(determinant(K_aa, K_ab, K_bb))
         product = self.positive * self.negative
         return product * K_ab + self.strength * (root + K_ab * upper_angle(root, -K_ab))
 
     def odd(self, K_aa, K_ab, K_bb):
         factor = (self.positive**2 - self.negative**2) / math.sqrt(8.0 * math.pi)
-        return factor * (jnp.sqrt(K_bb) + K_ab / jnp.sqrt(jnp.where(K_aa > 0.0, K_aa, jnp.inf)))
+        return factor * (_root(K_bb) + K_ab / _root(_namespace(K_aa).where(K_aa > 0.0, K_aa, math.inf)))
 
     def slopes(self, K_aa, K_ab, K_bb):
-        root = jnp.sqrt(determinant(K_aa, K_ab, K_bb))
+        root = _root(determinant(K_aa, K_ab, K_bb))
         return self.positive * self.negative + self.strength * upper_angle(root, -K_ab)
 
     def curvature(self, K_aa, K_ab, K_bb):
-        return self.strength * jnp.sqrt(determinant(K_aa, K_ab, K_bb)) / K_aa
+        return self.strength * _root(determinant(K_aa, K_ab, K_bb)) / K_aa
 
 
 @dataclass(frozen=True)
@@ -206,6 +257,9 @@ class DerivativeForm:
     """σ is the derivative of another activation: the step is the derivative of relu."""
 
     of: ReluFamilyForm
+
+    def stated(self, p: int, q: int) -> bool:
+        return self.of.stated(p + 1, q + 1)
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         return self.of.pair(p + 1, q + 1, K_aa, K_ab, K_bb)

@@ -24,7 +24,9 @@ RESOLVED_TAIL = 1e-13
 SMALLEST_INTERVAL = 1e-8
 MOST_INTERVALS = 60_000
 _LONGEST_BLOCK = 1 << 17
-_SHORTEST_BLOCK = 11
+_SHORTEST_BLOCK = 1 << 13
+#: Short arrays are evaluated at all orders up to one of these: a program more costs more than rows that nobody reads.
+_SHARED_ORDERS = (0, 1, 5)
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(PANEL_NODES)
 _TO_LEGENDRE = (
@@ -46,17 +48,20 @@ def evaluate(activation: Activation, order: int, z: np.ndarray) -> np.ndarray:
 
 
 def jet(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:
-    """σ^(p) at the points z for every p in `orders`, (orders, *z.shape): one program, in blocks of few sizes.
+    """σ^(p) at the points z for every p in `orders`, (orders, *z.shape), by few programs in blocks of few sizes.
 
-    Compiling costs more than evaluating, so that short arrays share a size.
+    Compiling costs more than evaluating, so that short arrays share a size, and orders of short arrays a program.
     """
-    flat, function = np.ravel(z), _evaluator(activation, orders)
+    flat, rows = np.ravel(z), orders
+    if flat.size <= _SHORTEST_BLOCK:
+        rows = tuple(range(1 + next((top for top in _SHARED_ORDERS if top >= max(orders)), max(orders))))
+    function, chosen = _evaluator(activation, rows), [rows.index(order) for order in orders]
     result = np.empty((len(orders), flat.size))
     for start in range(0, flat.size, _LONGEST_BLOCK):
         some = flat[start : start + _LONGEST_BLOCK]
-        size = 1 << max(_SHORTEST_BLOCK, (some.size - 1).bit_length() | 1)
+        size = max(_SHORTEST_BLOCK, 1 << ((some.size - 1).bit_length() | 1))
         padded = np.pad(some, (0, min(_LONGEST_BLOCK, size) - some.size))
-        result[:, start : start + some.size] = np.asarray(function(padded))[:, : some.size]
+        result[:, start : start + some.size] = np.asarray(function(padded))[chosen, : some.size]
     return result.reshape(len(orders), *np.shape(z))
 
 

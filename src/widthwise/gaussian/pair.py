@@ -35,6 +35,8 @@ from widthwise.gaussian.quadrature import (
     shifted_mean,
 )
 
+#: Pairs whose closed forms are left to numpy: compiling takes a third of a second, numpy some milliseconds.
+MOST_PLAIN = 4096
 #: Parallel pairs integrated at once.
 _LINES_AT_ONCE = 2048
 #: Outer nodes in one batch of pairs.
@@ -315,7 +317,7 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     values, error = np.zeros(len(a)), 0.0
     kernel = (K_aa[exists], K_ab[exists], K_bb[exists])
     if activation.closed is not None:
-        values[exists] = np.asarray(closed_pair(activation.closed, p, q, *kernel))
+        values[exists] = closed_pair(activation.closed, p, q, *kernel)
     elif exists.any():
         found = generic_pair(activation, p, q, *kernel)
         values[exists] = found.value
@@ -327,9 +329,21 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     return matrix, error
 
 
+def closed_pair(closed, p: int, q: int, K_aa, K_ab, K_bb) -> np.ndarray:
+    """A closed form of numpy arrays: plainly for few pairs where the formula is stated, else compiled."""
+    kernel = np.broadcast_arrays(K_aa, K_ab, K_bb)
+    if kernel[0].size <= MOST_PLAIN and closed.stated(p, q):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return closed.pair(p, q, *kernel)
+    # short arrays share a size, as compiling costs more than evaluating
+    size, shape = kernel[0].size, kernel[0].shape
+    more = (1 << max(8, (size - 1).bit_length() | 1)) - size if size < MOST_PLAIN else 0
+    flat = (np.pad(K.ravel(), (0, more), constant_values=end) for K, end in zip(kernel, (1.0, 0.0, 1.0), strict=True))
+    return np.asarray(_compiled_pair(closed, p, q, *flat))[:size].reshape(shape)
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def closed_pair(closed, p: int, q: int, K_aa, K_ab, K_bb):
-    """A closed form, compiled."""
+def _compiled_pair(closed, p: int, q: int, K_aa, K_ab, K_bb):
     return closed.pair(p, q, K_aa, K_ab, K_bb)
 
 

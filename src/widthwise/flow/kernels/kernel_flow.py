@@ -25,7 +25,7 @@ from widthwise.activations import Activation, require_derivatives
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
-from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
+from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
 from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
@@ -68,11 +68,15 @@ def runs_of(net: Network, dtype: Any = np.float64) -> tuple[EqualLayers, ...]:
 
 
 def over_equal(step: Any, carry: Any, run: Any) -> tuple[Any, Any]:
-    """`lax.scan` over the stacked blocks of a run, or plainly where there is one."""
-    if len(jax.tree.leaves(run)[0]) > 1:
+    """`lax.scan` over the stacked blocks of a run; plainly where there is one, and where numbers are numpy's."""
+    count, plain = len(jax.tree.leaves(run)[0]), all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(carry))
+    if count > 1 and not plain:
         return jax.lax.scan(step, carry, run)
-    carry, passed = step(carry, jax.tree.map(lambda stacked: stacked[0], run))
-    return carry, jax.tree.map(lambda value: value[None], passed)
+    passed = []
+    for block in range(count):
+        carry, one = step(carry, jax.tree.map(lambda stacked, block=block: stacked[block], run))
+        passed.append(one)
+    return carry, jax.tree.map(lambda *values: (np if plain else jnp).stack(values), *passed)
 
 
 @dataclass
@@ -132,7 +136,7 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     """K_aa and Θ_aa at every layer, in float64."""
     gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
     if is_closed(net):
-        (K, *Theta), entering = jax.tree.map(np.asarray, closed_flow(runs_of(net), gram, (), with_theta))
+        (K, *Theta), entering = closed_flow(net, runs_of(net), gram, (), with_theta)
         for block, K_in in zip(net.blocks, (K_in for run in entering for K_in in zip(*run, strict=True)), strict=True):
             for step, entered in zip(block, K_in, strict=True):
                 check_normalisable(step, entered)
@@ -144,7 +148,7 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
         if p and not with_theta:
             return 0.0
         if activation.closed is not None:
-            return np.asarray(closed_pair(activation.closed, p, p, K, 0.0 * K if independent else K, K))
+            return closed_pair(activation.closed, p, p, K, 0.0 * K if independent else K, K)
         table = tables.setdefault(position, InputTables(activation, K)).get(p)
         return table.coefficients[:, 0] ** 2 if independent else table.norm
 
@@ -160,20 +164,26 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     return Diagonal(Ks, Thetas, entering, tables, error)
 
 
-@partial(jax.jit, static_argnames=("with_theta", "last_only"))
 def closed_flow(
-    runs: tuple[EqualLayers, ...], gram, diagonals: Sequence[Any], with_theta: bool, last_only: bool = False
-) -> tuple[list[Any], list[Any]]:
-    """K and, if wanted, Θ (layers, …) of pairs by closed forms.
+    net: Network, runs: tuple[EqualLayers, ...], gram: np.ndarray, diagonals: Sequence[Any], with_theta: bool,
+    last_only: bool = False,
+) -> tuple[list[np.ndarray], list[Any]]:  # fmt: skip
+    """K and, if wanted, Θ (layers, …) of pairs by closed forms: by numpy for few pairs, else compiled.
 
     `diagonals` are K of the inputs a and of the inputs b at the entrance of every layer, laid out like the pairs.
     Without them every input is paired with itself, and K at every entrance comes along.
     """
+    if gram.size <= MOST_PLAIN and all(sigma.closed.stated(p, p) for sigma in net.activations for p in (0, 1)):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return _closed_flow(runs, gram, diagonals, with_theta, last_only)
+    return jax.tree.map(np.asarray, _compiled_flow(runs, gram, diagonals, with_theta, last_only))
 
+
+def _closed_flow(runs: tuple[EqualLayers, ...], gram, diagonals: Sequence[Any], with_theta: bool, last_only: bool):
     def mean(K_aa, K_ab, K_bb, activation: Activation, p: int, independent: bool = False) -> Any:
         assert activation.closed is not None
-        K_ab = jnp.zeros_like(K_ab) if independent else K_ab
-        return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else jnp.zeros_like(K_ab)
+        K_ab = 0.0 * K_ab if independent else K_ab
+        return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else 0.0 * K_ab
 
     def step(kernels, block):
         (K, Theta), entered, branches = kernels, [], []
@@ -183,13 +193,17 @@ def closed_flow(
             K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb), branches))
         return (K, Theta), ((() if last_only else (K, Theta)), entered)
 
-    kernels, kept, entering = (gram, jnp.zeros_like(gram)), [], []
+    kernels, kept, entering = (gram, 0.0 * gram), [], []
     for run in zip(runs, *diagonals, strict=True):
         kernels, (passed, entered) = over_equal(step, kernels, run)
         kept.append(passed)
         entering.append(entered)
     columns = [(kernel[None],) for kernel in kernels] if last_only else zip(*kept, strict=True)
-    return [jnp.concatenate(column) for column in columns][: 1 + with_theta], entering
+    xp = np if isinstance(gram, np.ndarray) else jnp
+    return [xp.concatenate(column) for column in columns][: 1 + with_theta], entering
+
+
+_compiled_flow = partial(jax.jit, static_argnames=("with_theta", "last_only"))(_closed_flow)
 
 
 #: Inputs along one side of a tile.
@@ -290,8 +304,8 @@ class _ClosedTiles(_Tiles):
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
         K_aa = jax.tree.map(lambda K: K[:, a, None].astype(self.dtype, copy=False), self.rows.entering)
         K_bb = jax.tree.map(lambda K: K[:, None, b].astype(self.dtype, copy=False), self.columns.entering)
-        kernels, _ = closed_flow(self.runs, gram.astype(self.dtype), (K_aa, K_bb), self.with_theta, self.last_only)
-        return list(map(np.asarray, kernels))
+        gram = gram.astype(self.dtype, copy=False)
+        return closed_flow(self.net, self.runs, gram, (K_aa, K_bb), self.with_theta, self.last_only)[0]
 
 
 class _SeriesTiles(_Tiles):
@@ -333,7 +347,7 @@ class _SeriesTiles(_Tiles):
             return 0.0
         K_aa, K_ab, K_bb = kernels
         if activation.closed is not None:
-            return np.asarray(closed_pair(activation.closed, p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb))
+            return closed_pair(activation.closed, p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb)
         return self.series[position].expectation(p, 0.0 * K_ab if independent else K_ab, a, b)
 
 

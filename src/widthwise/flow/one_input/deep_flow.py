@@ -41,6 +41,9 @@ from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
 from widthwise.network import MLP
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
+#: Deeper networks have a program of their own: running idle layers would cost more than compiling.
+MOST_PADDED = 4096
+
 
 @dataclass(frozen=True)
 class SingleFlow:
@@ -81,14 +84,24 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     exponent = int(np.frexp(np.abs(x).max())[1])
     inside = np.ldexp(x, -exponent)
     gram = Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
-    hyper, carried = Hyper.of(net), required(wanted)
+    hyper, carried = _padded(Hyper.of(net)), required(wanted)
     terms = _needed_terms(net.activation, carried, with_theta)
-    rungs, steps = _single_kernels(net.activation, hyper, gram)
+    rungs, steps = _single_kernels(net.activation, hyper, gram, net.depth)
     table, error = _term_table(rungs, terms, steps)
     numbers = dict(zip(terms, table.T, strict=True))
     Theta = _single_theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
     ratios = _single_ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
-    return SingleFlow(steps.K, Theta, {name: ratios[name] for name in wanted}, rungs.route, error)
+    kept = slice(net.depth)
+    return SingleFlow(
+        steps.K[kept], Theta and Theta[kept], {name: ratios[name][kept] for name in wanted}, rungs.route, error
+    )
+
+
+def _padded(hyper: Hyper) -> Hyper:
+    """With layers of K = 1 and Θ = 0 on top, so that one compiled recursion serves many depths."""
+    depth = len(hyper.C_W)
+    more = (1 << max(3, (depth - 1).bit_length())) - depth if depth <= MOST_PADDED else 0
+    return jax.tree.map(lambda numbers, end: np.pad(numbers, (0, more), constant_values=end), hyper, Hyper(1, 0, 0, 0))
 
 
 def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
@@ -131,26 +144,28 @@ def _kernel_steps(squares: Homogeneous | Ladder, hyper: Hyper, gram: Scaled) -> 
     return KernelSteps(K, square, seen), failed
 
 
-def _single_kernels(activation: Activation, hyper: Hyper, gram: Scaled) -> tuple[Homogeneous | Ladder, KernelSteps]:
-    """The recursion of K; a ladder of quadrature grows until it reaches the largest kernel on the way."""
+def _single_kernels(
+    activation: Activation, hyper: Hyper, gram: Scaled, depth: int
+) -> tuple[Homogeneous | Ladder, KernelSteps]:
+    """The recursion of K; a ladder of quadrature grows until it reaches the largest kernel on the way to `depth`."""
     slopes, growth = homogeneous(activation.closed), 16.0
     rungs = ladder(activation, 4.0) if slopes is None else Homogeneous(*slopes)
     while True:
         steps, failed = _kernel_steps(rungs, hyper, gram)
-        bad = np.flatnonzero(failed)
+        bad = np.flatnonzero(failed[: depth - 1])
         if isinstance(rungs, Homogeneous) or not len(bad):
             break
         at = int(bad[0])
         K = steps.K[at]
         if failed[at] == LOST or rungs.largest == 4.0**HIGHEST_BAND:
-            raise _out_of_reach(activation, K, at + 1, len(hyper.C_W))
+            raise _out_of_reach(activation, K, at + 1, depth)
         try:
             rungs = ladder(activation, max(4.0 * float(value_of(K)), growth * rungs.largest))
             growth = growth**2
         except BadActivation as error:
-            raise _out_of_reach(activation, K, at + 1, len(hyper.C_W)) from error
+            raise _out_of_reach(activation, K, at + 1, depth) from error
     # units of K need K > 0 wherever a further layer is built on it, unless σ(0) ≠ 0 makes K irrelevant there
-    dead = np.flatnonzero(np.asarray(steps.K.mantissa)[:-1] == 0.0)
+    dead = np.flatnonzero(np.asarray(steps.K.mantissa)[: depth - 1] == 0.0)
     if len(dead) and not rungs.shifted:
         raise InvalidInput(
             "net",
@@ -240,7 +255,8 @@ def _single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scal
 
 def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
     """Ratios at every layer; NaN where their scale is zero."""
-    r = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
+    r = np.ones(len(hyper.C_W) - 1)
+    r[: net.depth - 1] = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
     found = _carry(net.activation, carried, r, hyper, steps, Theta, numbers)
     result = {name: np.concatenate([[0.0], np.asarray(column)]) for name, column in found.items()}
     empty_K = np.asarray(steps.K.mantissa) == 0.0
