@@ -107,15 +107,19 @@ def test_the_mean_tangent_kernel_of_a_normalised_linear_layer():
 # --- real networks ----------------------------------------------------------------------------------------------------
 
 
-def mixed(n):
-    """LayerNorm before one activation and after another, RMSNorm in a branch, two dense layers in another."""
+def mixed(n, learned=1.0):
+    """LayerNorm before one activation and after another, RMSNorm in a branch, two dense layers in another.
+
+    Two of the normalisations have a learned gain and shift; `learned` multiplies the rates of the gains.
+    """
     return Network(
         [
             ww.Dense(3, n, C_b=0.1, C_W=1.4),
             "relu",
             ww.LayerNorm(0.1),
+            ww.Affine(2.0 * learned, 0.4),
             ww.Dense(n, n, C_b=0.2),
-            ww.Residual([ww.RMSNorm(0.05), "gelu", ww.Dense(n, n, C_W=1.2)], 0.8),
+            ww.Residual([ww.RMSNorm(0.05), ww.Affine(1.5 * learned, 0.3), "gelu", ww.Dense(n, n, C_W=1.2)], 0.8),
             ww.Residual(["tanh", ww.Dense(n, n), "relu", ww.Dense(n, n, C_b=0.1)], 0.6),
             ww.LayerNorm(0.2),
             "tanh",
@@ -133,6 +137,29 @@ def test_infinite_width_agrees_with_sampled_networks():
     layers[2] = ww.RMSNorm(0.1)  # a mean over neurons that is not taken off
     wrong = ww.compare(ww.theory(Network(layers), X), ms)
     assert max(abs(row.worst_pull) for row in wrong.rows) > 10.0
+    without_gains = {row.variable: abs(row.worst_pull) for row in ww.compare(ww.theory(mixed(32, 0.0), X), ms).rows}
+    assert without_gains["K"] < 5.0 < 10.0 < without_gains["Theta"]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+def test_a_learned_gain_and_shift_add_to_the_tangent_kernel(activation):
+    """Θ' = λ_b + λ_W Q + C_W(⟨σ'σ'⟩(Θ/r_a r_b + λ_shift) + λ_gain⟨u_aσ'_a u_bσ'_b⟩), by quadrature in the plane."""
+    first, last = ww.Dense(3, 8, 0.1, 1.4, 0.3, 0.8), ww.Dense(8, 1, 0.2, 1.1, 0.4, 0.7)
+    net = Network([first, ww.RMSNorm(0.1), ww.Affine(0.6, 0.9), activation, last])
+    K, Theta = (first.C_b + first.C_W * X @ X.T / 3, first.lambda_b + first.lambda_W * X @ X.T / 3)
+    root = np.sqrt(np.diag(K) + 0.1)
+    sigma, node = ww.activation(activation), (np.arange(-600, 600) + 0.5) / 64
+    weight = np.exp(-0.5 * np.add.outer(node**2, node**2)) / (2 * np.pi * 64**2)
+    found = ww.theory(net, X)["Theta"].values[-1]
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        C = np.linalg.cholesky((K / np.outer(root, root))[np.ix_([a, b], [a, b])])
+        u = C[0, 0] * node[:, None] + 0.0 * node, C[1, 0] * node[:, None] + C[1, 1] * node
+        values = [np.asarray(sigma(one)) for one in u]
+        slopes = [np.asarray(sigma.derivative(1)(one)) for one in u]
+        Q, T, gained = (np.sum(weight * np.prod(pair, axis=0)) for pair in (values, slopes, np.multiply(u, slopes)))
+        T = T * (Theta[a, b] / (root[a] * root[b]) + 0.9) + 0.6 * gained
+        expected = last.lambda_b + last.lambda_W * Q + last.C_W * T
+        assert abs(found[a, b] / expected - 1) < (1e-9 if activation != "relu" else 2e-3), (a, b)  # jumps of relu''
 
 
 NETWORKS = {
@@ -221,7 +248,7 @@ def test_text_forms(net):
     for again in (Network.from_json(net.to_json()), Network.from_toml(net.to_toml()), network_from_dict(net.to_dict())):
         assert again == net
         assert hash(again) == hash(net)
-    names = {name: getattr(ww, name) for name in ("Network", "Dense", "Residual", "LayerNorm", "RMSNorm")}
+    names = {name: getattr(ww, name) for name in ("Network", "Dense", "Residual", "LayerNorm", "RMSNorm", "Affine")}
     assert eval(repr(net), names) == net
     assert net.with_width(24).with_width(8) == net
 
@@ -253,6 +280,10 @@ DENSE = ww.Dense(8, 8)
         (lambda: ww.NormMLP([3, 8, 1], "tanh", [("rms", 0.1)]), "'pre' or 'post'"),
         (lambda: ww.Residual([]), "body: got"),
         (lambda: ww.RMSNorm(-1.0), "epsilon: got -1.0"),
+        (lambda: ww.ResMLP([3, 8, 8, 1], "tanh", norm="batch"), "norm: got 'batch'.*joins the inputs of a batch"),
+        (lambda: ww.ResMLP([3, 8, 8, 1], "tanh", norm="ln", affine=1.0), "affine: got 1.0.*lambda_gain"),
+        (lambda: Network([ww.Dense(3, 8), ww.Affine(), ww.LayerNorm(), "tanh", DENSE]), "behind a learned gain"),
+        (lambda: Network([ww.Dense(3, 8), ww.Affine(), ww.Residual(["tanh", DENSE]), DENSE]), "behind a learned gain"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh", ww.Dense(8, 4)]), DENSE]), "a sum of 8 and 4 features"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh"]), DENSE]), "a body that ends with"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh", "relu", DENSE]), DENSE]), r"body\[1\]"),
@@ -271,7 +302,7 @@ def test_what_does_not_fit_is_named(make, message):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: ww.ResMLP([3, 8, 8, 1], "tanh", norm="batch"), lambda: ww.ResMLP([3, 8, 8, 1], "tanh", branch="2/L")],
+    [lambda: ww.ResMLP([3, 8, 8, 1], "tanh", norm="group"), lambda: ww.ResMLP([3, 8, 8, 1], "tanh", branch="2/L")],
 )
 def test_unknown_names_are_answered_with_the_known_ones(make):
     with pytest.raises(UnknownName, match="one of"):

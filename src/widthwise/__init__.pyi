@@ -36,6 +36,7 @@ from widthwise.inference.predict import trained_kernel as trained_kernel
 from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam
+from widthwise.network import Affine as Affine
 from widthwise.network import Dense as Dense
 from widthwise.network import GradientDescent as GradientDescent
 from widthwise.network import GradientFlow as GradientFlow

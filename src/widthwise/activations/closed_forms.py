@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations.base import differentiate
+from widthwise.activations.base import Activation, differentiate
 
 #: Below this fraction of K_aa K_bb a determinant is rounding: the two inputs are parallel.
 PARALLEL_SHARE = 4 * np.finfo(np.float64).eps
@@ -263,6 +264,15 @@ class DerivativeForm:
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         return self.of.pair(p + 1, q + 1, K_aa, K_ab, K_bb)
+
+
+@lru_cache(maxsize=256)
+def by_gain(activation: Activation) -> Activation:
+    """z σ'(z): how σ(g z) changes with a gain g at g = 1. The relu family and the linear activation are their own."""
+    known, slope = homogeneous(activation.closed), activation.derivative(1)
+    if known is not None and known[2] == 1:
+        return activation
+    return Activation(f"z·({activation.name})'", lambda z: z * slope(z), activation.kinks)
 
 
 def homogeneous(closed: object) -> tuple[float, float, int] | None:

@@ -18,11 +18,19 @@ import jax.numpy as jnp
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.initialisations import INITIALISATIONS
+from widthwise.network.layers.affine import Affine
 from widthwise.network.layers.base import Layer
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.residual import Fork, Join
+
+
+class GainAndShift(NamedTuple):
+    """Parameters of a learned gain and shift, each (neurons,)."""
+
+    gain: jax.Array
+    shift: jax.Array
 
 
 class Weights(NamedTuple):
@@ -107,6 +115,28 @@ def _(layer: Elementwise, parameters: None, s) -> jax.Array:
 def _(layer: Normalisation, parameters: None, s) -> jax.Array:
     centred = s - jnp.mean(s, axis=-1, keepdims=True) if layer.centred else s
     return centred / jnp.sqrt(layer.epsilon + jnp.mean(centred**2, axis=-1, keepdims=True))
+
+
+@draw.register
+def _(layer: Affine, keys: Sequence[Any], incoming: int | None, initialisation: str) -> GainAndShift:
+    assert incoming is not None
+    return GainAndShift(jnp.ones(incoming), jnp.zeros(incoming))
+
+
+@apply.register
+def _(layer: Affine, parameters: GainAndShift, s) -> jax.Array:
+    return parameters.gain * s + parameters.shift
+
+
+@learning_rates.register
+def _(layer: Affine) -> GainAndShift:
+    return GainAndShift(layer.lambda_gain, layer.lambda_shift)  # pyright: ignore[reportArgumentType]
+
+
+@contribution.register
+def _(layer: Affine, parameters: GainAndShift, s, signals, s2, signals2) -> jax.Array:
+    gained = layer.lambda_gain * jnp.einsum("ian,an,jbn,bn->iajb", signals, s, signals2, s2)
+    return gained + layer.lambda_shift * jnp.einsum("ian,jbn->iajb", signals, signals2)
 
 
 @pass_on.register

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.gaussian.kernel_rules import Pair, kernel_rule
+from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import generic_pair, pair_matrix
 from widthwise.network import Network
 
@@ -110,12 +110,12 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     ([4.0, 4.0, 4.0], [3.0, 6.0, 9.0])
     """
     a, b = pairs(len(X))
-    K, Theta, kernels, branches = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), [], []
+    K, Theta, kernels, kept = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), [], Kept()
     for block in net.blocks:
         for step in block:
             variance = np.diag(K)
             mean = partial(_pair_mean, K)
-            K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, branches))
+            K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, kept))
         kernels.append((K, Theta))
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])
     K, Theta = (np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on
 from widthwise.network import Dense, Elementwise, Layer, Network
 from widthwise.network.layers.base import Signal
+from widthwise.network.layers.normalisation import Normalisation
 
 #: One entry for each layer that has parameters.
 Parameters = list[Any]
@@ -33,7 +34,7 @@ def with_parameters(net: Network) -> list[Layer]:
 @lru_cache(maxsize=64)
 def drawn_alike(net: Network) -> Network:
     """A network with the same parameters whose program for drawing them serves other activations; see `on_device`."""
-    return on_device(Network([layer for layer in net.layers if not isinstance(layer, Elementwise)]))
+    return on_device(Network([layer for layer in net.layers if not isinstance(layer, Elementwise | Normalisation)]))
 
 
 @lru_cache(maxsize=64)

@@ -12,10 +12,24 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any
 
+from widthwise.activations.closed_forms import by_gain
 from widthwise.errors import InvalidInput
-from widthwise.network import Dense, Elementwise, Layer
+from widthwise.network import Affine, Dense, Elementwise, Layer
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.residual import Fork, Join
+
+
+@dataclass
+class Kept:
+    """What rules keep for later ones, the latest last.
+
+    `branches` are K_ab and Θ_ab where residual connections began that have not ended; `gains` the rates λ of learned
+    gains whose part λ v_a v_b of Θ, which differs from neuron to neuron, has not met an average over neurons yet.
+    """
+
+    branches: list[tuple[Any, Any]] = field(default_factory=list)
+    gains: list[Any] = field(default_factory=list)
+
 
 #: ⟨σ^(p)_a σ^(p)_b⟩ of the pair, for an activation and p; with True after them ⟨σ^(p)_a⟩⟨σ^(p)_b⟩.
 Expectations = Callable[..., Any]
@@ -23,17 +37,14 @@ Expectations = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """What comes into a layer: variances of both inputs, K_ab and Θ_ab, and expectations over N(0, K).
-
-    `branches` are K_ab and Θ_ab where residual connections began that have not ended, the latest last.
-    """
+    """What comes into a layer: variances of both inputs, K_ab and Θ_ab, and expectations over N(0, K)."""
 
     K_aa: Any
     K_ab: Any
     K_bb: Any
     Theta: Any
     mean: Expectations
-    branches: list[tuple[Any, Any]] = field(default_factory=list)
+    kept: Kept = field(default_factory=Kept)
 
 
 @singledispatch
@@ -53,7 +64,8 @@ def kernel_rule(layer: Layer, pair: Pair) -> tuple[Any, Any]:
 
 @kernel_rule.register
 def _(layer: Dense, pair: Pair) -> tuple[Any, Any]:
-    return dense_step(layer, pair.K_ab, pair.Theta)
+    gained = pair.kept.gains.pop() * pair.K_ab if pair.kept.gains else 0.0
+    return dense_step(layer, pair.K_ab, pair.Theta + gained)
 
 
 def dense_step(layer: Any, Q, T) -> tuple[Any, Any]:
@@ -74,7 +86,17 @@ def _(layer: Elementwise, pair: Pair) -> tuple[Any, Any]:
     Q = pair.mean(layer.activation, 0)
     if layer.centred:
         Q = Q - pair.mean(layer.activation, 0, True)
-    return Q, pair.mean(layer.activation, 1) * pair.Theta
+    T = pair.mean(layer.activation, 1) * pair.Theta
+    if pair.kept.gains:
+        T = T + pair.kept.gains.pop() * pair.mean(by_gain(layer.activation), 0)
+    return Q, T
+
+
+@kernel_rule.register
+def _(layer: Affine, pair: Pair) -> tuple[Any, Any]:
+    before = pair.kept.gains.pop() if pair.kept.gains else 0.0
+    pair.kept.gains.append(before + layer.lambda_gain)
+    return pair.K_ab, pair.Theta + layer.lambda_shift
 
 
 @kernel_rule.register
@@ -86,11 +108,11 @@ def _(layer: Normalisation, pair: Pair) -> tuple[Any, Any]:
 
 @kernel_rule.register
 def _(layer: Fork, pair: Pair) -> tuple[Any, Any]:
-    pair.branches.append((pair.K_ab, pair.Theta))
+    pair.kept.branches.append((pair.K_ab, pair.Theta))
     return pair.K_ab, pair.Theta
 
 
 @kernel_rule.register
 def _(layer: Join, pair: Pair) -> tuple[Any, Any]:
-    K, Theta = pair.branches.pop()
+    K, Theta = pair.kept.branches.pop()
     return layer.scale**2 * K + pair.K_ab, layer.scale**2 * Theta + pair.Theta

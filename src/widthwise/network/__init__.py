@@ -2,6 +2,7 @@
 
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.layered import Network, check_network
+from widthwise.network.layers.affine import Affine
 from widthwise.network.layers.base import Layer, layer_kind, number, width
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
@@ -33,6 +34,7 @@ __all__ = [
     "PER_LAYER",
     "SGD",
     "Adam",
+    "Affine",
     "Dense",
     "Elementwise",
     "GradientDescent",

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network.layered import Network
+from widthwise.network.layers.affine import Affine
 from widthwise.network.layers.base import Layer
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
@@ -21,6 +22,11 @@ from widthwise.network.validation import check_real
 
 #: Normalisations by the names that arguments use.
 NORMS = {"rms": RMSNorm, "ln": LayerNorm}
+#: Why BatchNorm is refused, and what to do.
+BATCH_NORM = (
+    "BatchNorm joins the inputs of a batch, so that an output is no function of its own input and no kernel of two "
+    "inputs describes it. Use LayerNorm or RMSNorm; in evaluation mode fold it into the layer before it."
+)
 #: What a branch is multiplied by, from the number of residual layers.
 BRANCHES: dict[str, Callable[[int], float]] = {
     "1": lambda blocks: 1.0,
@@ -39,6 +45,7 @@ def ResMLP(
     lambda_W: ArrayLike = 1.0,
     *,
     norm: Sequence[tuple[str, float] | None] | str | None = None,
+    affine: tuple[float, float] | None = None,
     branch: float | str = 1.0,
 ) -> Network:
     """A network whose hidden layers are residual: zˡ⁺¹ = γ zˡ + b + W s, s = σ(zˡ) or σ of zˡ normalised.
@@ -51,6 +58,7 @@ def ResMLP(
     skip : γ, a number or one for each of the layers 2, …, L − 1.
     norm : normalisation before the activation of each hidden layer: ("rms" or "ln", ε) or None, one for each; or "rms"
         or "ln" for all of them, with ε = 1e-5.
+    affine : λ_gain and λ_shift of a learned gain and shift behind every normalisation (`Affine`); None: there is none.
     branch : what W s + b of the residual layers is multiplied by: a number, or "1/sqrt(L)" or "1/L" with L the number
         of residual layers. A factor β is β² on C_b, C_W, λ_b and λ_W of those layers.
 
@@ -70,9 +78,11 @@ def ResMLP(
     scales = [check_real("skip", value, "finite non-negative numbers") for value in values]
     factor = _branch(branch, sum(scale > 0.0 for scale in scales)) ** 2
     norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[_name(entry[0])](entry[1]), "('rms' or 'ln', ε) or None")
+    learned = _learned(affine)
     layers: list[Layer] = [plain.dense[0]]
     for number, (sigma, dense) in enumerate(zip(plain.activations, plain.dense[1:], strict=True)):
-        before = [norms[number], Elementwise(sigma)] if norms[number] is not None else [Elementwise(sigma)]
+        before = [norms[number], *learned] if norms[number] is not None else []
+        before.append(Elementwise(sigma))
         scale = scales[number] if number < between else 0.0
         if scale == 0.0:
             layers += [*before, dense]
@@ -90,6 +100,8 @@ def NormMLP(
     C_W: ArrayLike = 1.0,
     lambda_b: ArrayLike = 1.0,
     lambda_W: ArrayLike = 1.0,
+    *,
+    affine: tuple[float, float] | None = None,
 ) -> Network:
     """An `MLP` with normalisation over neurons before or after activations.
 
@@ -97,6 +109,7 @@ def NormMLP(
     ----------
     widths, activation, C_b, C_W, lambda_b, lambda_W : as in `MLP`.
     norm : for each hidden layer ("rms" or "ln", "pre" or "post" of its activation, ε), or None.
+    affine : λ_gain and λ_shift of a learned gain and shift behind every normalisation (`Affine`); None: there is none.
 
     Examples
     --------
@@ -116,12 +129,24 @@ def NormMLP(
     for found, sigma, dense in zip(norms, plain.activations, plain.dense[1:], strict=True):
         hidden: list[Layer] = [Elementwise(sigma)]
         if found is not None:
-            hidden.insert(0 if found[0] == "pre" else 1, found[1])
+            place = 0 if found[0] == "pre" else 1
+            hidden[place:place] = [found[1], *_learned(affine)]
         layers += [*hidden, dense]
     return Network(layers)
 
 
+def _learned(affine: Any) -> list[Layer]:
+    """The learned gain and shift behind a normalisation, or nothing."""
+    if affine is None:
+        return []
+    if not isinstance(affine, Sequence) or isinstance(affine, str) or len(affine) != 2:
+        raise InvalidInput("affine", repr(affine), "(lambda_gain, lambda_shift), or None")
+    return [Affine(*affine)]
+
+
 def _name(kind: Any) -> str:
+    if kind in ("batch", "batch_norm", "bn"):
+        raise InvalidInput("norm", repr(kind), "'rms' or 'ln'", BATCH_NORM)
     if kind not in NORMS:
         raise UnknownName.of("norm", str(kind), NORMS)
     return kind

@@ -22,11 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, require_derivatives
+from widthwise.activations.closed_forms import by_gain
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
-from widthwise.gaussian.kernel_rules import Pair, kernel_rule
+from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
-from widthwise.network import MLP, PER_LAYER, Network
+from widthwise.network import MLP, PER_LAYER, Affine, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
 
@@ -103,13 +104,13 @@ class Diagonal:
     """Every input with itself: K and Θ (layers, inputs).
 
     `entering` is K at the entrance of every kind of layer: run by run, place by place (blocks, inputs), on the closed
-    route; layer by layer (inputs,) on the generic one, where `tables` holds what series need, by position.
+    route; layer by layer (inputs,) on the generic one, where `tables` holds what series need, by place and activation.
     """
 
     K: np.ndarray
     Theta: np.ndarray
     entering: Any
-    tables: dict[int, InputTables]
+    tables: dict[tuple[int, Activation], InputTables]
     error: float
 
 
@@ -128,8 +129,10 @@ def check_normalisable(step: Layer, variance: np.ndarray) -> None:
 
 
 def is_closed(net: Network) -> bool:
-    """Whether every activation has a closed form."""
-    return all(sigma.closed is not None for sigma in net.activations)
+    """Whether every expectation that is asked for has a closed form."""
+    gained = any(isinstance(step, Affine) for step in net.steps)
+    read = [*net.activations, *(by_gain(sigma) for sigma in net.activations if gained)]
+    return all(sigma.closed is not None for sigma in read)
 
 
 def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diagonal:
@@ -141,7 +144,7 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
             for step, entered in zip(block, K_in, strict=True):
                 check_normalisable(step, entered)
         return Diagonal(K, Theta[0] if with_theta else np.zeros_like(K), entering, {}, 1e-15)
-    tables: dict[int, InputTables] = {}
+    tables: dict[tuple[int, Activation], InputTables] = {}
 
     def norm(position: int, K: np.ndarray, activation: Activation, p: int, independent: bool = False) -> Any:
         """⟨σ^(p)²⟩ of every input, or ⟨σ^(p)⟩², from tables that are kept."""
@@ -149,17 +152,17 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
             return 0.0
         if activation.closed is not None:
             return closed_pair(activation.closed, p, p, K, 0.0 * K if independent else K, K)
-        table = tables.setdefault(position, InputTables(activation, K)).get(p)
+        table = tables.setdefault((position, activation), InputTables(activation, K)).get(p)
         return table.coefficients[:, 0] ** 2 if independent else table.norm
 
-    K, Theta, kept, entering, branches = gram, np.zeros_like(gram), [], [], []
+    K, Theta, found, entering, kept = gram, np.zeros_like(gram), [], [], Kept()
     for position, (step, reported) in enumerate(reported_steps(net)):
         entering.append(K)
         check_normalisable(step, K)
-        K, Theta = kernel_rule(step, Pair(K, K, K, Theta, partial(norm, position, K), branches))
+        K, Theta = kernel_rule(step, Pair(K, K, K, Theta, partial(norm, position, K), kept))
         if reported:
-            kept.append((K, np.broadcast_to(Theta, K.shape)))
-    Ks, Thetas = (np.stack(column) for column in zip(*kept, strict=True))
+            found.append((K, np.broadcast_to(Theta, K.shape)))
+    Ks, Thetas = (np.stack(column) for column in zip(*found, strict=True))
     error = max((made.error(with_theta) for made in tables.values()), default=0.0)
     return Diagonal(Ks, Thetas, entering, tables, error)
 
@@ -186,11 +189,11 @@ def _closed_flow(runs: tuple[EqualLayers, ...], gram, diagonals: Sequence[Any], 
         return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else 0.0 * K_ab
 
     def step(kernels, block):
-        (K, Theta), entered, branches = kernels, [], []
+        (K, Theta), entered, kept = kernels, [], Kept()
         for layer, *variances in zip(*block, strict=True):
             K_aa, K_bb = variances or (K, K)
             entered += [] if variances else [K]
-            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb), branches))
+            K, Theta = kernel_rule(layer, Pair(K_aa, K, K_bb, Theta, partial(mean, K_aa, K, K_bb), kept))
         return (K, Theta), ((() if last_only else (K, Theta)), entered)
 
     kernels, kept, entering = (gram, 0.0 * gram), [], []
@@ -312,9 +315,8 @@ class _SeriesTiles(_Tiles):
     """Layer by layer, by closed form or Hermite series; quadrature for the pairs that the series does not reach."""
 
     @cached_property
-    def series(self) -> dict[int, LayerSeries]:
-        tables = self.rows.tables
-        return {position: LayerSeries(tables[position], self.columns.tables[position]) for position in tables}
+    def series(self) -> dict[tuple[int, Activation], LayerSeries]:
+        return {at: LayerSeries(table, self.columns.tables[at]) for at, table in self.rows.tables.items()}
 
     @property
     def error(self) -> float:
@@ -328,14 +330,14 @@ class _SeriesTiles(_Tiles):
         return " and ".join(sorted(used)) or "input layer only"
 
     def flow(self, gram: np.ndarray, a: slice, b: slice) -> list[np.ndarray]:
-        K, Theta, kept, branches = gram, np.zeros_like(gram), [], []
+        K, Theta, found, kept = gram, np.zeros_like(gram), [], Kept()
         for position, (step, reported) in enumerate(reported_steps(self.net)):
             K_aa, K_bb = self.rows.entering[position][a, None], self.columns.entering[position][None, b]
             mean = partial(self._mean, position, (K_aa, K, K_bb), a, b)
-            K, Theta = kernel_rule(step, Pair(K_aa, K, K_bb, Theta, mean, branches))
+            K, Theta = kernel_rule(step, Pair(K_aa, K, K_bb, Theta, mean, kept))
             if reported:
-                kept = [(K, Theta)] if self.last_only else [*kept, (K, Theta)]
-        columns = list(zip(*kept, strict=True))[: 1 + self.with_theta]
+                found = [(K, Theta)] if self.last_only else [*found, (K, Theta)]
+        columns = list(zip(*found, strict=True))[: 1 + self.with_theta]
         return [np.stack(column).astype(self.dtype, copy=False) for column in columns]
 
     def _mean(
@@ -348,7 +350,7 @@ class _SeriesTiles(_Tiles):
         K_aa, K_ab, K_bb = kernels
         if activation.closed is not None:
             return closed_pair(activation.closed, p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb)
-        return self.series[position].expectation(p, 0.0 * K_ab if independent else K_ab, a, b)
+        return self.series[position, activation].expectation(p, 0.0 * K_ab if independent else K_ab, a, b)
 
 
 @dataclass

@@ -27,10 +27,14 @@ KindOfLayer = TypeVar("KindOfLayer", bound="type[Layer]")
 
 
 class Signal(NamedTuple):
-    """What runs between layers: so many features, Gaussian at infinite width or not; None before the first layer."""
+    """What runs between layers: so many features, Gaussian at infinite width or not; None before the first layer.
+
+    `gained`: a learned gain has multiplied it, whose part of Θ differs from neuron to neuron.
+    """
 
     width: int | None
     gaussian: bool
+    gained: bool = False
 
 
 def number(default: float | None = None) -> Any:

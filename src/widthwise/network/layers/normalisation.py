@@ -18,6 +18,8 @@ class Normalisation(Layer):
     def outgoing(self, signal: Signal) -> Signal:
         if signal.width is None:
             raise Misfit(f"{self!r} on the raw inputs", "a Dense layer first, or inputs normalised beforehand")
+        if signal.gained:
+            raise Misfit(f"{self!r} behind a learned gain", "an activation or a Dense layer between them")
         return signal
 
 

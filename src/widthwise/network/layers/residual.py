@@ -39,6 +39,8 @@ class Residual(Layer):
         if signal.width is None or not signal.gaussian:
             got = "raw inputs" if signal.width is None else "features behind an activation"
             raise Misfit(f"a residual connection on {got}", "preactivations: a Dense or Residual layer before it")
+        if signal.gained:
+            raise Misfit("a residual connection behind a learned gain", "an activation or a Dense layer between them")
         behind = signal
         for position, layer in enumerate(self.inner):
             try:
