@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -96,15 +96,14 @@ def determinant(K_aa, K_ab, K_bb):
 class PriceFamily:
     """All orders from a few known ones, by differentiating with respect to the kernel.
 
-    `known` maps (p, q), p ≥ q, to the method that states it; (0, 0) and (1, 0) suffice, (1, 1) is asked for most.
+    `KNOWN` maps (p, q), p ≥ q, to the method that states it; (0, 0) and (1, 0) suffice, (1, 1) is asked for most.
     """
 
-    def known(self) -> dict:
-        return {(0, 0): self.even, (1, 0): self.odd, (1, 1): self.slopes}
+    KNOWN: ClassVar[dict[tuple[int, int], str]] = {(0, 0): "even", (1, 0): "odd", (1, 1): "slopes"}
 
     def stated(self, p: int, q: int) -> bool:
         """Whether a formula stands here, which numpy can evaluate; the others are derivatives."""
-        return (max(p, q), min(p, q)) in self.known()
+        return (max(p, q), min(p, q)) in self.KNOWN
 
     def even(self, K_aa, K_ab, K_bb):
         """⟨σ_a σ_b⟩."""
@@ -121,9 +120,9 @@ class PriceFamily:
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         if p < q:
             return self.pair(q, p, K_bb, K_ab, K_aa)
-        K_aa, K_ab, K_bb = _namespace(K_aa, K_ab, K_bb).broadcast_arrays(K_aa, K_ab, K_bb)
-        if (p, q) in self.known():
-            return self.known()[p, q](K_aa, K_ab, K_bb)
+        if (p, q) in self.KNOWN:
+            return getattr(self, self.KNOWN[p, q])(K_aa, K_ab, K_bb)
+        K_aa, K_ab, K_bb = jnp.broadcast_arrays(K_aa, K_ab, K_bb)
         if q:
             return differentiate(lambda K: self.pair(p - 1, q - 1, K_aa, K, K_bb))(K_ab)
         return 2.0 * differentiate(lambda K: self.pair(p - 2, q, K, K_ab, K_bb))(K_aa)
@@ -229,8 +228,7 @@ class ReluFamilyForm(PriceFamily):
     positive: float = 1.0
     negative: float = 0.0
 
-    def known(self):
-        return {(0, 0): self.even, (1, 0): self.odd, (1, 1): self.slopes, (2, 0): self.curvature}
+    KNOWN: ClassVar[dict[tuple[int, int], str]] = PriceFamily.KNOWN | {(2, 0): "curvature"}
 
     @property
     def strength(self):

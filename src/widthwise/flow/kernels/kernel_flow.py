@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -53,6 +53,7 @@ class Hyper:
         return jax.tree.map(lambda values: values[layer], self)
 
 
+@lru_cache(maxsize=64)
 def runs_of(net: Network, dtype: Any = np.float64) -> tuple[EqualLayers, ...]:
     """Blocks of steps that end with a numbered one, equal neighbours stacked. Widths, which no rule reads, are one.
 
@@ -135,11 +136,11 @@ def is_closed(net: Network) -> bool:
     return all(sigma.closed is not None for sigma in read)
 
 
-def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diagonal:
-    """K_aa and Θ_aa at every layer, in float64."""
+def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True, pairs: int = 0) -> Diagonal:
+    """K_aa and Θ_aa at every layer, in float64, of inputs of which so many pairs will be asked for."""
     gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
     if is_closed(net):
-        (K, *Theta), entering = closed_flow(net, runs_of(net), gram, (), with_theta)
+        (K, *Theta), entering = closed_flow(net, runs_of(net), gram, (), with_theta, pairs=pairs)
         for block, K_in in zip(net.blocks, (K_in for run in entering for K_in in zip(*run, strict=True)), strict=True):
             for step, entered in zip(block, K_in, strict=True):
                 check_normalisable(step, entered)
@@ -169,14 +170,16 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
 
 def closed_flow(
     net: Network, runs: tuple[EqualLayers, ...], gram: np.ndarray, diagonals: Sequence[Any], with_theta: bool,
-    last_only: bool = False,
+    last_only: bool = False, pairs: int = 0,
 ) -> tuple[list[np.ndarray], list[Any]]:  # fmt: skip
     """K and, if wanted, Θ (layers, …) of pairs by closed forms: by numpy for few pairs, else compiled.
 
     `diagonals` are K of the inputs a and of the inputs b at the entrance of every layer, laid out like the pairs.
     Without them every input is paired with itself, and K at every entrance comes along.
     """
-    if gram.size <= MOST_PLAIN and all(sigma.closed.stated(p, p) for sigma in net.activations for p in (0, 1)):
+    if max(gram.size, pairs) <= MOST_PLAIN and all(
+        sigma.closed.stated(p, p) for sigma in net.activations for p in (0, 1)
+    ):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return _closed_flow(runs, gram, diagonals, with_theta, last_only)
     return jax.tree.map(np.asarray, _compiled_flow(runs, gram, diagonals, with_theta, last_only))
@@ -250,9 +253,9 @@ def kernel_flow(
     """K and Θ between all rows of X, or between the rows of X and those of X2, tile by tile."""
     if with_theta:
         check_differentiable(net)
-    rows = diagonal_flow(net, X, with_theta)
-    columns = rows if X2 is None else diagonal_flow(net, X2, with_theta)
     others = X if X2 is None else X2
+    rows = diagonal_flow(net, X, with_theta, len(X) * len(others))
+    columns = rows if X2 is None else diagonal_flow(net, X2, with_theta, len(X) * len(others))
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     targets = [np.empty((len(layers), len(X), len(others)), dtype) for _ in range(1 + with_theta)]
     tiles = (_ClosedTiles if is_closed(net) else _SeriesTiles)(net, rows, columns, with_theta, last_only, dtype)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
@@ -98,6 +99,7 @@ class Misfit(Exception):
     """A layer that cannot stand where it stands: what came, and what was expected."""
 
 
+@cache
 def role_fields(cls: type, role: str) -> list[str]:
     """Names of the fields with a role."""
     return [f.name for f in fields(cls) if f.metadata.get("role") == role]
