@@ -36,6 +36,8 @@ class ClosedForm(Protocol):
 
     def pair(self, p: int, q: int, K_aa: Any, K_ab: Any, K_bb: Any) -> Any: ...
 
+    def stated(self, p: int, q: int) -> bool: ...
+
 
 def differentiate(function: RealFunction) -> RealFunction:
     """Derivative of an elementwise function, again elementwise (one forward-mode pass)."""
