@@ -17,6 +17,7 @@ from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
 from widthwise.cli.output import Records, check_output, emit, remark, require_extra, require_folder
 from widthwise.errors import InvalidInput
+from widthwise.interrupts import INTERRUPTED, before_leaving
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
 
@@ -97,14 +98,15 @@ def lab(
         columns = import_module("widthwise.labs.runner").COLUMNS
         emit(Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",)), output)
         return 0 if result.agrees else 1
-    rows, code = _every(labs.names(), run, output)
-    emit(Records(("lab", "verdict", "claims", "worst pull", "seconds"), rows), output)
+    verdicts = Records(("lab", "verdict", "claims", "worst pull", "seconds"), [])
+    with before_leaving(lambda: emit(verdicts, output)):
+        code = _every(labs.names(), run, verdicts.rows, output)
+    emit(verdicts, output)
     return code
 
 
-def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) -> tuple[list[tuple[Any, ...]], int]:
-    """One row a lab, and the exit code; a lab that fails does not keep the others from running."""
-    rows: list[tuple[Any, ...]] = []
+def _every(chosen: list[str], run: Callable[[str], Any], rows: list[tuple[Any, ...]], output: OutputOptions) -> int:
+    """Add one row a lab, and return the exit code; a lab that fails does not keep the others from running."""
     code = 0
     for number, one in enumerate(chosen, 1):
         remark(output, f"{one} ({number} of {len(chosen)})")
@@ -112,7 +114,7 @@ def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) 
         try:
             r = run(one)
         except KeyboardInterrupt:
-            return rows, 130
+            return INTERRUPTED
         except Exception as error:
             print(f"widthwise: lab {one}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
             rows.append((one, "failed", 0, math.nan, round(time.perf_counter() - start, 1)))
@@ -121,7 +123,7 @@ def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) 
         worst = max((abs(row.worst_pull) for row in r), default=0.0)
         rows.append((one, r.verdict, len(r.rows), worst, round(r.seconds, 1)))
         code = code if r.agrees else 1
-    return rows, code
+    return code
 
 
 def explore(

@@ -14,6 +14,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
 from widthwise.experiments.tally import NetworkJob, Sums, chunks_of, merged
+from widthwise.interrupts import before_leaving, deferred, safe_point
 from widthwise.progress import DelayedProgress
 
 #: Of the arrays in a saved run.
@@ -45,24 +46,34 @@ def accumulate(
             f"Ask for networks={held} or more, or name another file.",
         )
     left, interrupted = chunks[done:], False
+    arrays = _arrays(done, sums)  # replaced as a whole: it may be written from another thread
+
+    def keep() -> None:
+        if saved is not None and 0 < arrays["position"] <= whole:
+            saved.write(arrays)
+
     results = run_chunks(job, left, engine)
     try:
-        with DelayedProgress("networks", progress) as bar, closing(results):
-            for chunk, result in zip(left, results, strict=True):
-                added = [merged(old, result) if part == chunk.part else old for part, old in enumerate(sums)]
-                done, sums = done + 1, added
-                if saved is not None and done <= whole and (done == whole or saved.is_due()):
-                    saved.write(_arrays(done, sums))
-                bar(done, len(chunks))
+        with deferred(), before_leaving(keep), DelayedProgress("networks", progress) as bar, closing(results):
+            try:
+                for chunk, result in zip(left, results, strict=True):
+                    sums = [merged(old, result) if part == chunk.part else old for part, old in enumerate(sums)]
+                    done += 1
+                    arrays = _arrays(done, sums)
+                    if saved is not None and done <= whole and (done == whole or saved.is_due()):
+                        saved.write(arrays)
+                    bar(done, len(chunks))
+                    safe_point()
+            finally:
+                # before workers are waited for
+                if done != whole:
+                    keep()
     except KeyboardInterrupt:
         # standard errors need two networks of every part
         if done < parts or chunks[done - 1].stop < 2:
             raise
         interrupted = True
         warnings.warn(f"{who}: interrupted after {chunks[done - 1].stop} of {networks} networks", stacklevel=3)
-    finally:
-        if saved is not None and 0 < done < whole:
-            saved.write(_arrays(done, sums))
     return [part for part in sums if part is not None], interrupted
 
 

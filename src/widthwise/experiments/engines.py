@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import multiprocessing
 import operator
+import os
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -85,11 +87,9 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
     shipped, done, broken = _Shipped.of(task, pickle.Pickler), 0, 0
     while done < len(chunks):
         count = min(workers, len(chunks) - done)
-        # Ctrl-C is for the main process alone, which then ends the others in order
-        deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), *deaf)
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
         try:
-            for result in _in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
+            for result in _in_order(partial(_submit, pool, shipped), chunks[done:], lambda: AHEAD * workers):
                 done, broken = done + 1, 0
                 yield result
         except BrokenProcessPool as error:
@@ -104,6 +104,25 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
                 ) from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _submit(pool: ProcessPoolExecutor, task: Task, chunk: Any) -> Future:
+    """Submit; a process that is started for it inherits that Ctrl-C is blocked, and so has it while Python starts."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(task, chunk)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(task, chunk)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_parent() -> None:
+    """Ctrl-C is for the main process alone, which then ends the others in order; they do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _connect(address: str) -> Any:
