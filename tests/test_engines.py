@@ -12,7 +12,7 @@ import pytest
 from engine_jobs import JOBS, NET, X, chunks_in, cluster_from_commands, kill_when_written, started, sums_of
 
 import widthwise as ww
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, MissingPackage
 from widthwise.experiments import checkpoints, engines, programme
 from widthwise.experiments.engines import run_chunks
 
@@ -157,7 +157,9 @@ def test_no_scheduler_at_the_address(monkeypatch):
 
 def test_dask_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InvalidInput, match=r"the package `distributed` is not installed.*widthwise\[distributed\]"):
+    with pytest.raises(
+        MissingPackage, match=r"the package distributed, which is not installed.*widthwise\[distributed\]"
+    ):
         ww.measure(NET, X, networks=2, engine="tcp://127.0.0.1:9")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
+from widthwise.cli.streams import mend_streams
 from widthwise.interrupts import INTERRUPTED, leave, listen
 
 
@@ -24,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> None:
     """What the installed program calls."""
     listen()
+    mend_streams()
+    # a home that cannot be written, a scheduler that is gone: what matters of it the program says itself, in one line
+    for package in ("matplotlib", "distributed"):
+        logging.getLogger(package).setLevel(logging.CRITICAL)
     code = main()
     if code == INTERRUPTED:
         leave()

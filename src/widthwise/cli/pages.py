@@ -15,8 +15,9 @@ import typer
 
 from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
-from widthwise.cli.output import Records, check_output, emit, remark, require_extra, require_folder
+from widthwise.cli.output import Records, check_output, emit, remark, require_folder
 from widthwise.errors import InvalidInput
+from widthwise.extras import require_extra
 from widthwise.interrupts import INTERRUPTED, before_leaving
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
@@ -33,7 +34,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """One HTML page about a network: criticality, kernels, finite width, training, measurement. It needs no network."""
-    require_extra("report", "matplotlib", "plots")
+    require_extra("plots", "report")
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
@@ -80,12 +81,12 @@ def lab(
     if format == "netcdf":
         raise InvalidInput("--format", "'netcdf'", "table, json or csv")
     check_output(output)
-    require_extra("lab", "matplotlib", "plots")
-    import_module("matplotlib").use("Agg")
     labs = import_module("widthwise.labs")
     if show_list or name is None:
-        emit(Records(("lab", "title"), [(n, labs.get_lab(n).title) for n in labs.names()]), output)
+        emit(Records(("lab", "title"), [(n, labs.title_of(n)) for n in labs.names()]), output)
         return 0
+    require_extra("labs", "lab")
+    import_module("matplotlib").use("Agg")
 
     def run(one: str) -> Any:
         result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=output.progress)
@@ -133,7 +134,8 @@ def explore(
     ),
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open a browser.")] = True,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Serve the explorer: a web page with sliders for a network and live theory beside sampled networks."""
-    require_extra("explore", "panel", "explorer")
+    require_extra("explorer", "explore")
     import_module("widthwise.explorer").serve(port=port, address=address, show=show)
+    return INTERRUPTED  # which is how a server ends

@@ -16,6 +16,7 @@ from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.kernels import compare, measure, predict, theory, train
 from widthwise.cli.options import expanded
 from widthwise.cli.pages import explore, lab, report
+from widthwise.cli.streams import drop_output
 from widthwise.errors import WidthwiseError
 from widthwise.interrupts import INTERRUPTED
 from widthwise.progress import DelayedProgress
@@ -74,16 +75,15 @@ def answer(words: Sequence[str]) -> int:
     except WidthwiseError as error:
         return _refuse(str(error))
     except (OSError, MemoryError) as error:
-        if not isinstance(error, BrokenPipeError):
-            return _refuse(str(error) or type(error).__name__)
-        # the reader of a pipe left: no message, and none from the interpreter's own flush either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):
+            return 0  # the reader of a pipe left
+        return _refuse(str(error) or type(error).__name__)
     except (KeyboardInterrupt, typer.Abort):  # between the commands of typer, which makes one an exit code itself
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     finally:
         DelayedProgress.silent = False
+        drop_output()
 
 
 def _refuse(message: str, where: str = "") -> int:

@@ -23,6 +23,7 @@ from typing import Any
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
+from widthwise.extras import need
 
 Task = Callable[[Any], Any]
 
@@ -147,16 +148,15 @@ def _connect(address: str) -> Any:
 
 
 def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError as error:
-        raise InvalidInput(
-            "engine",
-            "a Dask cluster, but the package `distributed` is not installed",
-            "dask and distributed, here and on the workers",
-            "pip install 'widthwise[distributed]', or use a number of processes such as engine=4.",
-        ) from error
-    return distributed
+    return need("distributed", "distributed", "an engine that is a Dask cluster")
+
+
+def _cluster_losses() -> tuple[type[Exception], ...]:
+    from distributed import CancelledError
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    return CancelledError, CommClosedError, KilledWorker
 
 
 def _require_workers(client: Any) -> None:
@@ -182,6 +182,16 @@ def _on_cluster(task: Task, chunks: Sequence[Any], client: Any, close: bool) -> 
         yield from _in_order(
             partial(client.submit, shipped, pure=False), chunks, lambda: AHEAD * max(1, sum(client.nthreads().values()))
         )
+    except Exception as error:
+        if client.status == "running" and not isinstance(error, _cluster_losses()):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InvalidInput(
+            "engine",
+            f"a Dask cluster that was lost during the run ({reason})",
+            "a scheduler and workers that live as long as the run",
+            "Start them again and repeat the call: with a checkpoint it goes on where it was.",
+        ) from error
     finally:
         if close:
             client.close()
