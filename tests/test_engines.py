@@ -109,11 +109,19 @@ def test_a_real_cluster_of_several_workers_gives_the_sums_of_this_process(sizes,
             assert pid not in client.run(os.getpid).values()
 
 
-def test_scheduler_and_workers_started_as_commands(here, small_chunks, tmp_path):
-    with cluster_from_commands(tmp_path) as address:
+def test_scheduler_and_workers_started_as_commands_and_a_scheduler_that_dies(here, small_chunks, tmp_path):
+    with cluster_from_commands(tmp_path) as (address, scheduler):
         for name, job in JOBS.items():
             path = tmp_path / f"{name}.npz"
             assert_same(job(engine=address, checkpoint=path), path, here[name])
+        path = tmp_path / "killed.npz"
+        threading.Thread(target=kill_when_written, args=(path, scheduler.pid)).start()
+        with pytest.raises(
+            InvalidInput, match="engine: got a Dask cluster that was lost .* with a checkpoint it goes on"
+        ):
+            JOBS["measure"](engine=address, checkpoint=path)
+    assert 0 < chunks_in(path) < 60
+    assert_same(JOBS["measure"](checkpoint=path), path, here["measure"])
 
 
 @pytest.mark.parametrize("name", JOBS)
