@@ -46,7 +46,7 @@ def declared() -> dict[str, set[str]]:
 def test_the_extras_are_those_of_the_installation_and_all_is_all_of_them():
     listed = declared()
     for extra, modules in extras.EXTRAS.items():
-        assert {extras._PACKAGES.get(module, module) for module in modules} == listed[extra]
+        assert {extras.package_of(module) for module in modules} == listed[extra]
     assert listed["all"] == set().union(*(listed[extra] for extra in extras.EXTRAS))
     assert not any("==" in line for line in (ROOT / "pyproject.toml").read_text().splitlines() if "torch" in line)
 

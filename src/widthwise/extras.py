@@ -19,7 +19,6 @@ EXTRAS = {
     "torch": ("torch",),
     "labs": ("matplotlib", "sklearn", "optax", "diffrax", "matfree", "mpmath"),
 }
-_PACKAGES = {"sklearn": "scikit-learn"}
 
 
 def need(module: str, extra: str, purpose: str) -> ModuleType:
@@ -32,11 +31,20 @@ def need(module: str, extra: str, purpose: str) -> ModuleType:
         return import_module(module)
 
 
+def missing_modules(extra: str) -> list[str]:
+    """Modules of an extra that are not installed; nothing is imported."""
+    return [module for module in EXTRAS[extra] if find_spec(module) is None]
+
+
+def package_of(module: str) -> str:
+    """The name under which a module is installed."""
+    return "scikit-learn" if module == "sklearn" else module
+
+
 def require_extra(extra: str, purpose: str) -> None:
-    """Refuse where a package of an extra is not installed; nothing is imported."""
-    for module in EXTRAS[extra]:
-        if find_spec(module) is None:
-            raise _missing(module, extra, purpose)
+    """Refuse where a package of an extra is not installed."""
+    for module in missing_modules(extra):
+        raise _missing(module, extra, purpose)
 
 
 @contextmanager
@@ -54,6 +62,5 @@ def needing(extra: str | None, purpose: str) -> Iterator[None]:
 
 def _missing(module: str, extra: str, purpose: str) -> MissingPackage:
     return MissingPackage(
-        f"{purpose} needs the package {_PACKAGES.get(module, module)}, which is not installed: "
-        f"pip install 'widthwise[{extra}]'"
+        f"{purpose} needs the package {package_of(module)}, which is not installed: pip install 'widthwise[{extra}]'"
     )

@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from widthwise.cli.criticality import advise, critical, phase
+from widthwise.cli.doctor import doctor, versions
 from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.kernels import compare, measure, predict, theory, train
 from widthwise.cli.options import expanded
@@ -20,7 +21,6 @@ from widthwise.cli.streams import drop_output
 from widthwise.errors import WidthwiseError
 from widthwise.interrupts import INTERRUPTED
 from widthwise.progress import DelayedProgress
-from widthwise.version import __version__
 
 app = typer.Typer(
     name="widthwise",
@@ -34,20 +34,23 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"widthwise {__version__}")
+        print(versions())
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the versions that a bug report needs, and end."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
-for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore):
+for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore, doctor):
     examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
     app.command(command.__name__, epilog=examples)(expanded(command))
 
