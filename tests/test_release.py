@@ -44,7 +44,9 @@ def test_the_recipe_asks_for_what_the_package_asks_for():
 def test_what_is_cited_has_title_authors_and_year():
     references = citation()["references"]
     assert len(references) >= 5
-    assert all(one["title"] and one["authors"] and one["year"] and (one.get("doi") or one.get("url")) for one in references)
+    assert all(
+        one["title"] and one["authors"] and one["year"] and (one.get("doi") or one.get("url")) for one in references
+    )
 
 
 def test_the_paper_has_its_sections_and_every_citation_an_entry():

@@ -24,7 +24,7 @@ LITTLE_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found, and what to do about it: nothing, unless something is wrong or could be better."""
 
     check: str
@@ -60,20 +60,20 @@ def doctor(output: OutputOptions) -> int:
     return int(wrong > 0)
 
 
-def _findings_of(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _findings_of(check: Callable[[], Iterator[CheckResult]]) -> Iterator[CheckResult]:
     try:
         yield from check()
     except Exception as error:  # whatever it is, it is what the doctor was called for
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        yield Finding(check.__name__, reason, "Report this with what `widthwise --version` prints.", wrong=True)
+        yield CheckResult(check.__name__, reason, "Report this with what `widthwise --version` prints.", wrong=True)
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[CheckResult]:
     good = sys.version_info >= (3, 11)
-    yield Finding("python", platform.python_version(), "" if good else "Use Python 3.11 or newer.", not good)
+    yield CheckResult("python", platform.python_version(), "" if good else "Use Python 3.11 or newer.", not good)
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[CheckResult]:
     """Against what the installed distribution asks for."""
     from packaging.requirements import Requirement
 
@@ -81,23 +81,23 @@ def packages() -> Iterator[Finding]:
         required = [Requirement(line) for line in metadata.requires("widthwise") or ()]
     except metadata.PackageNotFoundError:
         required = []
-        yield Finding(
+        yield CheckResult(
             "widthwise", f"{__version__}, not installed as a package", "pip install widthwise, or pip install ."
         )
     asked = {one.name: one.specifier for one in required if one.marker is None}
     for name in CORE:
         version, specifier = _version_of(name), asked.get(name)
         if version is None:
-            yield Finding(name, "not installed", f"pip install {name}", wrong=True)
+            yield CheckResult(name, "not installed", f"pip install {name}", wrong=True)
         elif specifier is not None and not specifier.contains(version, prereleases=True):
-            yield Finding(name, version, f"pip install '{name}{specifier}'", wrong=True)
+            yield CheckResult(name, version, f"pip install '{name}{specifier}'", wrong=True)
         else:
-            yield Finding(name, version)
+            yield CheckResult(name, version)
     if _version_of("jax") != _version_of("jaxlib"):
-        yield Finding("jax and jaxlib", "of different versions", "pip install --upgrade jax jaxlib", wrong=True)
+        yield CheckResult("jax and jaxlib", "of different versions", "pip install --upgrade jax jaxlib", wrong=True)
 
 
-def jax() -> Iterator[Finding]:
+def jax() -> Iterator[CheckResult]:
     """It computes, in 64-bit precision, on the device that is there."""
     import jax
     import jax.numpy as jnp
@@ -107,46 +107,48 @@ def jax() -> Iterator[Finding]:
     devices = ", ".join(str(device) for device in jax.devices())
     unused = jax.default_backend() == "cpu" and Path("/proc/driver/nvidia").exists()
     install = "pip install 'jax[cuda12]' to compute on the NVIDIA device of this machine." if unused else ""
-    yield Finding("devices", f"{jax.default_backend()} ({devices})", install)
+    yield CheckResult("devices", f"{jax.default_backend()} ({devices})", install)
     third = jax.jit(lambda x: x / 3)(jnp.asarray(1.0))
     exact = third.dtype == "float64" and float(third) == 1 / 3
-    yield Finding("x64", f"1/3 = {third!s} ({third.dtype})", "" if exact else "unset JAX_ENABLE_X64.", not exact)
+    yield CheckResult("x64", f"1/3 = {third!s} ({third.dtype})", "" if exact else "unset JAX_ENABLE_X64.", not exact)
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[CheckResult]:
     for extra in EXTRAS:
         lacking = [package_of(module) for module in missing_modules(extra)]
         if lacking:
-            yield Finding(
+            yield CheckResult(
                 f"extra {extra}", f"without {', '.join(lacking)}", f"pip install 'widthwise[{extra}]' if wanted"
             )
         else:
-            yield Finding(f"extra {extra}", "complete")
+            yield CheckResult(f"extra {extra}", "complete")
     if find_spec("neural_tangents") is not None:
-        yield Finding("neural_tangents", "installed", "Its kernels are in ww.readers.stax_kernels, on a current jax.")
+        yield CheckResult(
+            "neural_tangents", "installed", "Its kernels are in ww.readers.stax_kernels, on a current jax."
+        )
 
 
-def memory() -> Iterator[Finding]:
+def memory() -> Iterator[CheckResult]:
     from widthwise.memory import available_bytes, readable
 
     free = available_bytes()
     todo = "" if free >= LITTLE_MEMORY else "Close other programs: what does not fit is refused."
-    yield Finding("memory", f"{readable(free)} available", todo)
+    yield CheckResult("memory", f"{readable(free)} available", todo)
 
 
-def threads() -> Iterator[Finding]:
+def threads() -> Iterator[CheckResult]:
     from widthwise.devices import usable_cores
 
     machine, usable = os.cpu_count() or 1, usable_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked and not asked.isdigit():
-        yield Finding("threads", f"OMP_NUM_THREADS={asked!r}", "Set it to a number, or unset it.", wrong=True)
+        yield CheckResult("threads", f"OMP_NUM_THREADS={asked!r}", "Set it to a number, or unset it.", wrong=True)
         return
     fewer = f"OMP_NUM_THREADS={asked}, or the processors given to this process, leave some unused."
-    yield Finding("threads", f"{usable} of {machine} processors", fewer if usable < machine else "")
+    yield CheckResult("threads", f"{usable} of {machine} processors", fewer if usable < machine else "")
 
 
-def files() -> Iterator[Finding]:
+def files() -> Iterator[CheckResult]:
     """A NetCDF file is written and read, as results are."""
     import xarray as xr
 
@@ -156,7 +158,7 @@ def files() -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         same = load(save(dataset, Path(folder) / "numbers.nc")).identical(dataset)
     again = "pip install --upgrade xarray h5netcdf h5py"
-    yield Finding("files", f"NetCDF in {tempfile.gettempdir()}", "" if same else again, not same)
+    yield CheckResult("files", f"NetCDF in {tempfile.gettempdir()}", "" if same else again, not same)
 
 
 CHECKS = (python, packages, jax, extras, memory, threads, files)
