@@ -153,7 +153,7 @@ def _distributed() -> Any:
 
 def _cluster_losses() -> tuple[type[Exception], ...]:
     from distributed import CancelledError
-    from distributed.comm import CommClosedError
+    from distributed.comm.core import CommClosedError
     from distributed.scheduler import KilledWorker
 
     return CancelledError, CommClosedError, KilledWorker
