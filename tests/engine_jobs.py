@@ -52,6 +52,7 @@ def chunks_in(path):
 
 
 def kill_when_written(path, pid):
+    """For a thread: kill a process as soon as a checkpoint is there."""
     while not path.exists():
         time.sleep(0.001)
     os.kill(pid, signal.SIGKILL)
@@ -59,7 +60,7 @@ def kill_when_written(path, pid):
 
 @contextlib.contextmanager
 def cluster_from_commands(folder):
-    """The address of `dask scheduler` with two processes of `dask worker`."""
+    """The address of `dask scheduler` with two processes of `dask worker`, and the process of the scheduler."""
     dask, about = Path(sys.executable).with_name("dask"), folder / "scheduler.json"
     common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     # workers find these functions by name
@@ -75,7 +76,7 @@ def cluster_from_commands(folder):
             assert scheduler.poll() is None
             time.sleep(0.05)
         time.sleep(0.2)
-        yield json.loads(about.read_text())["address"]
+        yield json.loads(about.read_text())["address"], scheduler
     finally:
         for process in (worker, scheduler):
             process.terminate()
@@ -104,17 +105,23 @@ if __name__ == "__main__":
 """
 
 
-def started(folder, job, engine):
-    """A job that runs, with some of its sums on disk: (process, checkpoint)."""
-    script, path = folder / "script.py", folder / "sums.npz"
+def start(folder, job, engine, path):
+    """A job in a process of its own, with a checkpoint."""
+    script = folder / "script.py"
     script.write_text(SCRIPT)
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, script, job, path, engine],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
+
+
+def started(folder, job, engine):
+    """A job that runs, with some of its sums on disk: (process, checkpoint)."""
+    path = folder / "sums.npz"
+    process = start(folder, job, engine, path)
     while not path.exists():
         assert process.poll() is None
         time.sleep(0.02)

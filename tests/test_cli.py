@@ -289,6 +289,7 @@ def three_labs(monkeypatch):
     for place in (labs, runner):
         monkeypatch.setattr(place, "names", lambda: list(known))
         monkeypatch.setattr(place, "get_lab", known.__getitem__)
+        monkeypatch.setattr(place, "title_of", lambda name: known[name].title)
     return known
 
 

@@ -12,7 +12,7 @@ import pytest
 from engine_jobs import JOBS, NET, X, chunks_in, cluster_from_commands, kill_when_written, started, sums_of
 
 import widthwise as ww
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, MissingPackage
 from widthwise.experiments import checkpoints, engines, programme
 from widthwise.experiments.engines import run_chunks
 
@@ -109,18 +109,26 @@ def test_a_real_cluster_of_several_workers_gives_the_sums_of_this_process(sizes,
             assert pid not in client.run(os.getpid).values()
 
 
-def test_scheduler_and_workers_started_as_commands(here, small_chunks, tmp_path):
-    with cluster_from_commands(tmp_path) as address:
+def test_scheduler_and_workers_started_as_commands_and_a_scheduler_that_dies(here, small_chunks, tmp_path):
+    with cluster_from_commands(tmp_path) as (address, scheduler):
         for name, job in JOBS.items():
             path = tmp_path / f"{name}.npz"
             assert_same(job(engine=address, checkpoint=path), path, here[name])
+        path = tmp_path / "killed.npz"
+        threading.Thread(target=kill_when_written, args=(path, scheduler.pid)).start()
+        with pytest.raises(
+            InvalidInput, match="engine: got a Dask cluster that was lost .* with a checkpoint it goes on"
+        ):
+            JOBS["measure"](engine=address, checkpoint=path)
+    assert 0 < chunks_in(path) < 60
+    assert_same(JOBS["measure"](checkpoint=path), path, here["measure"])
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_run_killed_by_sigkill_goes_on_to_identical_sums(name, here, small_chunks, tmp_path):
-    process, path = started(tmp_path, name, "None")
+@pytest.mark.parametrize(("name", "engine"), [("measure", "2"), ("train", "None")])
+def test_a_run_killed_by_sigkill_goes_on_to_identical_sums(name, engine, here, small_chunks, tmp_path):
+    process, path = started(tmp_path, name, engine)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=30)  # its workers, which have its standard output, end too
     assert process.returncode == -signal.SIGKILL
     assert 0 < chunks_in(path) < 60
     assert sums_of(path) != here[name][1]
@@ -157,7 +165,9 @@ def test_no_scheduler_at_the_address(monkeypatch):
 
 def test_dask_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InvalidInput, match=r"the package `distributed` is not installed.*widthwise\[distributed\]"):
+    with pytest.raises(
+        MissingPackage, match=r"the package distributed, which is not installed.*widthwise\[distributed\]"
+    ):
         ww.measure(NET, X, networks=2, engine="tcp://127.0.0.1:9")
 
 

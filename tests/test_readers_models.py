@@ -377,7 +377,7 @@ def test_missing_packages_are_named_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "equinox", None)
     monkeypatch.setitem(sys.modules, "optax", None)
     for call in (ww.readers.from_flax, ww.readers.from_equinox, lambda _: ww.readers.optax_transform(NET)):
-        with pytest.raises(ImportError, match=r"pip install 'widthwise\[interop\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'widthwise\[readers\]'"):
             call("anything")
 
 
@@ -391,7 +391,7 @@ import importlib.abc, sys
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "flax", "equinox", "optax", "sklearn", "matfree"):
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Hidden())
 import widthwise as ww

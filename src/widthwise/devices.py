@@ -38,6 +38,17 @@ def power_of_two(value: float, least: int, most: int) -> int:
     return int(np.clip(2 ** np.floor(np.log2(max(value, 1.0))), least, most))
 
 
+def usable_cores() -> int:
+    """Cores that this process may use; OMP_NUM_THREADS, which numpy obeys too, can ask for fewer.
+
+    >>> usable_cores() >= 1
+    True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(asked) if asked.isdigit() and int(asked) else cores)
+
+
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """`map` for compiled calls too small to fill more than one core: as many at a time as this process has cores.
 
@@ -46,10 +57,7 @@ def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> I
     >>> list(on_all_cores(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # OMP_NUM_THREADS, which numpy obeys too, can ask for fewer
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    workers = min(cores, int(asked) if asked.isdigit() and int(asked) else cores, len(items))
+    workers = min(usable_cores(), len(items))
     if workers < 2 or on_accelerator():
         yield from map(function, items)
         return

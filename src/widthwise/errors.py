@@ -101,5 +101,20 @@ class MissingPackage(WidthwiseError, ImportError):
     """An optional package that is not installed; the message says how to install it."""
 
 
+class NotWritten(WidthwiseError, OSError):
+    """A file that could not be written, for the `reason` the system gives; what was there before is intact."""
+
+    def __init__(self, path: object, reason: str):
+        self.path: str = str(path)
+        self.reason: str = reason
+        super().__init__(
+            f"'{path}' could not be written ({reason}); what was there before is intact. "
+            "Make room, or name another file."
+        )
+
+    def __reduce__(self) -> tuple[type[NotWritten], tuple[str, str]]:
+        return type(self), (self.path, self.reason)
+
+
 class WeightsWarning(UserWarning):
     """Weights that are no draw of independent zero-mean entries; the message gives the numbers."""

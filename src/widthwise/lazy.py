@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from widthwise.extras import needing
+
 #: Modules to import with the first public name that is used once a package of another name is loaded.
 companions: dict[str, str] = {}
 
@@ -42,7 +44,8 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         own = home[name] == package
-        value = import_module(f"{package}.{name}") if own else getattr(import_module(home[name]), name)
+        with needing(None, name):
+            value = import_module(f"{package}.{name}") if own else getattr(import_module(home[name]), name)
         setattr(sys.modules[package], name, value)
         for other, companion in companions.items():
             if other in sys.modules:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
-from widthwise.cli.output import Records, check_output, emit, emit_with_figure, require_folder, write_text
+from widthwise.cli.output import Records, check_output, emit, emit_with_figure, require_folder, write_result
 
 ActivationArgument = Annotated[
     str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
@@ -68,7 +68,7 @@ def advise(study: StudyOptions, output: OutputOptions) -> None:
     if kind not in ("json", "html", "table"):
         emit(_by_layer(found), output)
         return
-    write_text({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
+    write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
 
 
 def _by_layer(found) -> Records:

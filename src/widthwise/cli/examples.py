@@ -31,4 +31,5 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "lab": ("widthwise lab --list",),
     "explore": ("widthwise explore --help",),
+    "doctor": ("widthwise doctor",),
 }

@@ -11,6 +11,7 @@ import typer
 from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, whole_numbers
 from widthwise.cli.output import Records, check_output, emit_with_figure
 from widthwise.errors import InvalidInput
+from widthwise.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,6 +26,7 @@ Widths = Annotated[
 ]
 WhichLayers = Annotated[str, typer.Option("--layers", help="all or last.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="Processes, or the address of a Dask scheduler.")]
+Checkpoint = Annotated[Path | None, typer.Option("--checkpoint", help="File to save to, and to go on from.")]
 
 
 def theory(
@@ -53,14 +55,14 @@ def measure(
     layers: WhichLayers = "last",
     extrapolate: Widths = None,
     engine: Engine = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="File to save to, and to go on from.")] = None,
+    checkpoint: Checkpoint = None,
 ) -> int:
     """The same quantities on sampled networks, each with a standard error."""
     check_output(output)
     what = study.study(networks=networks, seed=seed)
     found = _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, output)
     emit_with_figure(found, output, "flow", found)
-    return 130 if found.attrs["interrupted"] else 0
+    return INTERRUPTED if found.attrs["interrupted"] else 0
 
 
 def compare(
@@ -90,6 +92,8 @@ def compare(
     else:
         what = study.study(networks=networks, seed=seed)
         ms = _measured_study(what, statistics, "last", extrapolate, None, None, output)
+        if ms.attrs["interrupted"]:
+            raise KeyboardInterrupt
         th = _theory_for(what, ms, output)
     found = compute(th, ms, level=level)
     rows = [tuple("" if cell is None else cell for cell in astuple(row)) for row in found]
@@ -121,6 +125,7 @@ def train(
     seed: Seed = None,
     max_steps: Annotated[int | None, typer.Option("--max-steps", help="Give up a network after so many.")] = None,
     engine: Engine = None,
+    checkpoint: Checkpoint = None,
 ) -> int:
     """The same on networks that are really trained, each number with a standard error."""
     from widthwise.experiments.training.train import train as compute
@@ -129,10 +134,10 @@ def train(
     what = study.study(algorithm=training.chosen(), trained=networks, seed=seed)
     found = compute(
         what.net, *what.data.for_training(), what.trained, what.algorithm, what.seed, max_steps=max_steps,
-        engine=_engine_of(engine), progress=output.progress,
+        engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
     emit_with_figure(found, output, "predictions", None, found)
-    return 130 if found.attrs["interrupted"] else 0
+    return INTERRUPTED if found.attrs["interrupted"] else 0
 
 
 def _theory_for(what: Any, measured: xr.Dataset, output: OutputOptions) -> xr.Dataset:

@@ -1,53 +1,13 @@
-"""`widthwise`: the program. Exit codes: 0 done, 1 theory and measurement disagree, 2 bad input, 130 interrupted."""
+"""The entry of the program: it listens for Ctrl-C before anything else is imported."""
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
-import warnings
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-from typer.exceptions import TyperException
-
-from widthwise.cli.criticality import advise, critical, phase
-from widthwise.cli.examples import EXAMPLES
-from widthwise.cli.kernels import compare, measure, predict, theory, train
-from widthwise.cli.options import expanded
-from widthwise.cli.pages import explore, lab, report
-from widthwise.errors import WidthwiseError
-from widthwise.progress import DelayedProgress
-from widthwise.version import __version__
-
-app = typer.Typer(
-    name="widthwise",
-    help="The effective theory of deep neural networks, in powers of 1/width, beside measurement.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    rich_markup_mode="rich",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"widthwise {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
-    ] = False,
-) -> None:
-    pass
-
-
-for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore):
-    examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
-    app.command(command.__name__, epilog=examples)(expanded(command))
+from widthwise.cli.streams import mend_streams
+from widthwise.interrupts import INTERRUPTED, leave, listen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,50 +18,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tanh,0.0,1.0,0.0,K*=0,above
     0
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    quiet = any(word in ("--quiet", "-q") for word in words)
-    # asked for before jax is loaded, so that the library has nothing to announce
-    os.environ.setdefault("JAX_ENABLE_X64", "1")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = (lambda *warning: None) if quiet else _one_line
-            DelayedProgress.silent = quiet
-            code = app(words, prog_name="widthwise", standalone_mode=False)
-        sys.stdout.flush()
-        if code == 130:
-            print("interrupted", file=sys.stderr)
-        return code if isinstance(code, int) else 0
-    except TyperException as error:
-        context = getattr(error, "ctx", None)
-        where = f" (see {context.command_path} --help)" if context is not None else ""
-        return _refuse(error.format_message() or str(error), where)
-    except WidthwiseError as error:
-        return _refuse(str(error))
-    except (OSError, MemoryError) as error:
-        if not isinstance(error, BrokenPipeError):
-            return _refuse(str(error) or type(error).__name__)
-        # the reader of a pipe left: no message, and none from the interpreter's own flush either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (KeyboardInterrupt, typer.Abort):  # between the commands of typer, which makes one an exit code itself
-        print("interrupted", file=sys.stderr)
-        return 130
-    finally:
-        DelayedProgress.silent = False
+    from widthwise.cli.program import answer
 
-
-def _refuse(message: str, where: str = "") -> int:
-    if message:  # there is none where the help was asked for by saying nothing, and is printed
-        print(f"widthwise: {' '.join(message.split())}{where}", file=sys.stderr)
-    return 2
-
-
-def _one_line(message, category, filename, lineno, file=None, line=None) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+    return answer(sys.argv[1:] if arguments is None else list(arguments))
 
 
 def run() -> None:
     """What the installed program calls."""
-    sys.exit(main())
+    listen()
+    mend_streams()
+    # a home that cannot be written, a scheduler that is gone: what matters of it the program says itself, in one line
+    for package in ("matplotlib", "distributed"):
+        logging.getLogger(package).setLevel(logging.CRITICAL)
+    code = main()
+    if code == INTERRUPTED:
+        leave()
+    sys.exit(code)

@@ -7,16 +7,22 @@ import io
 import itertools
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from widthwise import files
 from widthwise.cli.options import FORMATS, FigureOptions, OutputOptions
-from widthwise.errors import InvalidInput, MissingPackage, UnknownName
+from widthwise.cli.streams import put
+from widthwise.errors import InvalidInput, NotWritten, UnknownName
+from widthwise.extras import require_extra
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,7 +64,7 @@ def check_output(output: OutputOptions) -> str:
         if output.figure.suffix not in _FIGURES:
             raise InvalidInput("--figure", f"'{output.figure}'", "a name ending in " + ", ".join(_FIGURES))
         require_folder("--figure", output.figure)
-        require_extra("--figure", "matplotlib", "plots")
+        require_extra("plots", "--figure")
     return chosen
 
 
@@ -67,34 +73,43 @@ def require_folder(name: str, path: Path) -> None:
         raise InvalidInput(name, f"'{path}'", f"an existing folder '{path.parent}'", "Create it first.")
     if path.is_dir():
         raise InvalidInput(name, f"'{path}', which is a folder", "the name of a file")
-
-
-def require_extra(argument: str, module: str, extra: str) -> None:
-    """Say which extra to install where a module is missing."""
-    if find_spec(module) is None:
-        raise MissingPackage(f"{argument}: needs {module}, which is not installed: pip install 'widthwise[{extra}]'")
+    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise InvalidInput(name, f"'{path}'", "a folder in which files can be written")
 
 
 def emit(result: xr.Dataset | Records, output: OutputOptions) -> None:
     """Write a result where and how the options say."""
     chosen = check_output(output)
     if chosen != "netcdf":
-        write_text({"table": _as_table, "json": _as_json, "csv": _as_csv}[chosen](result), output)
+        write_result({"table": _as_table, "json": _as_json, "csv": _as_csv}[chosen](result), output)
         return
     from widthwise.results.store import save
 
     if isinstance(result, Records) or output.out is None:
         raise InvalidInput("--format", "'netcdf'", "table, json or csv: this result is no Dataset")
-    save(result, output.out)
+    _keep(partial(save, result), output.out)
     remark(output, f"written: {output.out}")
 
 
-def write_text(text: str, output: OutputOptions) -> None:
+def _keep(write: Callable[[Path], object], path: Path) -> None:
+    """Write to a path; where that cannot be, a result that took long to compute is kept elsewhere."""
+    try:
+        write(path)
+    except NotWritten as error:
+        reason = error.reason
+        with suppress(OSError):
+            elsewhere = Path(mkdtemp(prefix="widthwise-")) / path.name
+            write(elsewhere)
+            reason += f"; the result is in '{elsewhere}'"
+        raise NotWritten(path, reason) from error
+
+
+def write_result(text: str, output: OutputOptions) -> None:
     """To the file that is named, or to standard output."""
     if output.out is None:
-        sys.stdout.write(text)
+        put(text)
         return
-    output.out.write_text(text, encoding="utf-8")
+    _keep(lambda path: files.write_text(path, text), output.out)
     remark(output, f"written: {output.out}")
 
 

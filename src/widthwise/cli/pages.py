@@ -15,8 +15,10 @@ import typer
 
 from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
-from widthwise.cli.output import Records, check_output, emit, remark, require_extra, require_folder
+from widthwise.cli.output import Records, check_output, emit, remark, require_folder
 from widthwise.errors import InvalidInput
+from widthwise.extras import require_extra
+from widthwise.interrupts import INTERRUPTED, before_leaving
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
 
@@ -32,7 +34,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """One HTML page about a network: criticality, kernels, finite width, training, measurement. It needs no network."""
-    require_extra("report", "matplotlib", "plots")
+    require_extra("plots", "report")
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
@@ -79,12 +81,12 @@ def lab(
     if format == "netcdf":
         raise InvalidInput("--format", "'netcdf'", "table, json or csv")
     check_output(output)
-    require_extra("lab", "matplotlib", "plots")
-    import_module("matplotlib").use("Agg")
     labs = import_module("widthwise.labs")
     if show_list or name is None:
-        emit(Records(("lab", "title"), [(n, labs.get_lab(n).title) for n in labs.names()]), output)
+        emit(Records(("lab", "title"), [(n, labs.title_of(n)) for n in labs.names()]), output)
         return 0
+    require_extra("labs", "lab")
+    import_module("matplotlib").use("Agg")
 
     def run(one: str) -> Any:
         result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=output.progress)
@@ -97,14 +99,15 @@ def lab(
         columns = import_module("widthwise.labs.runner").COLUMNS
         emit(Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",)), output)
         return 0 if result.agrees else 1
-    rows, code = _every(labs.names(), run, output)
-    emit(Records(("lab", "verdict", "claims", "worst pull", "seconds"), rows), output)
+    verdicts = Records(("lab", "verdict", "claims", "worst pull", "seconds"), [])
+    with before_leaving(lambda: emit(verdicts, output)):
+        code = _every(labs.names(), run, verdicts.rows, output)
+    emit(verdicts, output)
     return code
 
 
-def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) -> tuple[list[tuple[Any, ...]], int]:
-    """One row a lab, and the exit code; a lab that fails does not keep the others from running."""
-    rows: list[tuple[Any, ...]] = []
+def _every(chosen: list[str], run: Callable[[str], Any], rows: list[tuple[Any, ...]], output: OutputOptions) -> int:
+    """Add one row a lab, and return the exit code; a lab that fails does not keep the others from running."""
     code = 0
     for number, one in enumerate(chosen, 1):
         remark(output, f"{one} ({number} of {len(chosen)})")
@@ -112,7 +115,7 @@ def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) 
         try:
             r = run(one)
         except KeyboardInterrupt:
-            return rows, 130
+            return INTERRUPTED
         except Exception as error:
             print(f"widthwise: lab {one}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
             rows.append((one, "failed", 0, math.nan, round(time.perf_counter() - start, 1)))
@@ -121,7 +124,7 @@ def _every(chosen: list[str], run: Callable[[str], Any], output: OutputOptions) 
         worst = max((abs(row.worst_pull) for row in r), default=0.0)
         rows.append((one, r.verdict, len(r.rows), worst, round(r.seconds, 1)))
         code = code if r.agrees else 1
-    return rows, code
+    return code
 
 
 def explore(
@@ -131,7 +134,8 @@ def explore(
     ),
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open a browser.")] = True,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Serve the explorer: a web page with sliders for a network and live theory beside sampled networks."""
-    require_extra("explore", "panel", "explorer")
+    require_extra("explorer", "explore")
     import_module("widthwise.explorer").serve(port=port, address=address, show=show)
+    return INTERRUPTED  # which is how a server ends

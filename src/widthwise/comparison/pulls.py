@@ -14,6 +14,7 @@ import xarray as xr
 from widthwise.comparison.readings import check_measurement, read
 from widthwise.comparison.verdicts import AGREES, VERDICTS, chi_square, effective_entries, probability, pulls, verdict
 from widthwise.errors import InvalidInput
+from widthwise.files import replacing
 from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
 
@@ -85,7 +86,7 @@ class Comparison:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""
-        with open(path, "w", newline="") as file:
+        with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(field.name for field in fields(ComparisonRow))
             writer.writerows(astuple(row) for row in self.rows)

@@ -14,20 +14,30 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
 from widthwise.experiments.tally import NetworkJob, Sums, chunks_of, merged
+from widthwise.interrupts import before_leaving, deferred, safe_point
 from widthwise.progress import DelayedProgress
 
 #: Of the arrays in a saved run.
-FORMAT = 3
+FORMAT = 4
 
 
 def accumulate(
     job: NetworkJob, networks: int, engine: Any, path: str | os.PathLike | None, progress: bool | None, who: str
 ) -> tuple[list[Sums], bool]:
     """The sums of every part, and whether Ctrl-C cut them short."""
+    if path is None:
+        return _accumulate(job, networks, engine, None, progress, who)
+    saved = SavedRun(path, {"format": FORMAT, **job.fingerprint()})
+    with saved.alone():
+        return _accumulate(job, networks, engine, saved, progress, who)
+
+
+def _accumulate(
+    job: NetworkJob, networks: int, engine: Any, saved: SavedRun | None, progress: bool | None, who: str
+) -> tuple[list[Sums], bool]:
     chunks, parts = chunks_of(job, networks), len(job.parts)
     # a checkpoint holds whole chunks only, so that a later run may go on to more networks
     whole = networks // job.chunk * parts
-    saved = None if path is None else SavedRun(path, {"format": FORMAT, **job.fingerprint()})
     sums: list[Sums | None] = [None] * parts
     done, stored = 0, None if saved is None else saved.read()
     if stored is not None:
@@ -36,33 +46,43 @@ def accumulate(
             part, _, name = key.partition("/")
             kept[int(part)][name] = value
         sums = [own or None for own in kept]
-    if done > whole:
+    if saved is not None and done > whole:
         held = done // parts * job.chunk
         raise InvalidInput(
             "checkpoint",
-            f"{str(path)!r}, which holds {held} networks already",
+            f"{str(saved.path)!r}, which holds {held} networks already",
             f"one with at most the {networks} that are asked for",
             f"Ask for networks={held} or more, or name another file.",
         )
     left, interrupted = chunks[done:], False
+    arrays = _arrays(done, sums)  # replaced as a whole: it may be written from another thread
+
+    def keep() -> None:
+        if saved is not None and 0 < arrays["position"] <= whole:
+            saved.write(arrays)
+
     results = run_chunks(job, left, engine)
     try:
-        with DelayedProgress("networks", progress) as bar, closing(results):
-            for chunk, result in zip(left, results, strict=True):
-                added = [merged(old, result) if part == chunk.part else old for part, old in enumerate(sums)]
-                done, sums = done + 1, added
-                if saved is not None and done <= whole and (done == whole or saved.is_due()):
-                    saved.write(_arrays(done, sums))
-                bar(done, len(chunks))
+        with deferred(), before_leaving(keep), DelayedProgress("networks", progress) as bar, closing(results):
+            try:
+                for chunk, result in zip(left, results, strict=True):
+                    sums = [merged(old, result) if part == chunk.part else old for part, old in enumerate(sums)]
+                    done += 1
+                    arrays = _arrays(done, sums)
+                    if saved is not None and done <= whole and (done == whole or saved.is_due()):
+                        saved.write(arrays)
+                    bar(done, len(chunks))
+                    safe_point()
+            finally:
+                # before workers are waited for
+                if done != whole:
+                    keep()
     except KeyboardInterrupt:
         # standard errors need two networks of every part
         if done < parts or chunks[done - 1].stop < 2:
             raise
         interrupted = True
-        warnings.warn(f"{who}: interrupted after {chunks[done - 1].stop} of {networks} networks", stacklevel=3)
-    finally:
-        if saved is not None and 0 < done < whole:
-            saved.write(_arrays(done, sums))
+        warnings.warn(f"{who}: interrupted after {chunks[done - 1].stop} of {networks} networks", stacklevel=4)
     return [part for part in sums if part is not None], interrupted
 
 

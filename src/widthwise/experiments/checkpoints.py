@@ -8,22 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 import warnings
 import zipfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from widthwise.activations import resolve
-from widthwise.errors import CheckpointWarning, InvalidInput
+from widthwise.errors import CheckpointWarning, InvalidInput, NotWritten
+from widthwise.files import claimed, remove_left_overs, replacing
 from widthwise.network import Network
 
 #: Seconds between two writings.
 INTERVAL = 5.0
 #: What tells two runs apart in few words.
-SHOWN_KEYS = ("initialisation", "seed", "statistics", "batch", "chunk size")
+SHOWN_KEYS = ("format", "initialisation", "seed", "statistics", "batch", "chunk size")
 
 
 class SavedRun:
@@ -35,10 +38,16 @@ class SavedRun:
     def __init__(self, path: str | os.PathLike, about: dict[str, Any]):
         self.path, self.about = Path(path), about
         self.written, self.warned = time.monotonic(), False
+        self._writing = threading.Lock()
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InvalidInput(
                 "checkpoint", repr(str(path)), "the path of a file in a folder that exists", "Make the folder first."
             )
+        remove_left_overs(self.path)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """A block in which no other process reads or writes this run."""
+        return claimed("checkpoint", self.path)
 
     def read(self) -> dict[str, np.ndarray] | None:
         """The arrays, or None where there is no file yet."""
@@ -47,14 +56,9 @@ class SavedRun:
         try:
             with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 stored = {name: file[name] for name in file.files}
-            found = json.loads(str(stored.pop("about")))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InvalidInput(
-                "checkpoint",
-                f"{str(self.path)!r}, which cannot be read as one ({error})",
-                "a file written by an earlier run, or a new path",
-                "Delete the file or name another.",
-            ) from error
+            found = dict(json.loads(str(stored.pop("about"))))
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise self._unreadable(f"which cannot be read as one ({error})") from error
         differing = [key for key in self.about if self.about[key] != found.get(key)]
         if differing:
             listed = (
@@ -67,7 +71,17 @@ class SavedRun:
                 "one of the same run",
                 "Repeat the call that wrote it, delete the file, or name another.",
             )
+        if str(stored.pop("contents", "")) != _contents(stored):
+            raise self._unreadable("whose numbers are not those that were written")
         return stored
+
+    def _unreadable(self, what: str) -> InvalidInput:
+        return InvalidInput(
+            "checkpoint",
+            f"{str(self.path)!r}, {what}",
+            "a file written by an earlier run, or a new path",
+            "Delete the file or name another.",
+        )
 
     def is_due(self) -> bool:
         """Whether the last time is `INTERVAL` seconds ago."""
@@ -75,12 +89,15 @@ class SavedRun:
 
     def write(self, arrays: dict[str, np.ndarray]) -> None:
         """Replace the file. Trouble with the disk is warned of once."""
+        about = {"about": np.asarray(json.dumps(self.about)), "contents": np.asarray(_contents(arrays))}
         try:
-            write_atomically(self.path, {"about": np.asarray(json.dumps(self.about)), **arrays})
-        except OSError as error:
+            # also written by the thread that answers Ctrl-C
+            with self._writing, replacing(self.path) as part, open(part, "wb") as file:
+                np.savez(file, **about, **arrays)  # pyright: ignore[reportArgumentType]
+        except NotWritten as error:
             if not self.warned:
                 warnings.warn(
-                    f"checkpoint: {str(self.path)!r} could not be written ({error.strerror or error}); the run goes "
+                    f"checkpoint: {str(self.path)!r} could not be written ({error.reason}); the run goes "
                     "on, and its result is not affected, but it cannot be resumed from here. Make room on the disk.",
                     CheckpointWarning,
                     stacklevel=4,
@@ -89,17 +106,14 @@ class SavedRun:
         self.written = time.monotonic()
 
 
-def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An npz file that is there complete or not at all, whenever the process ends."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _contents(arrays: dict[str, np.ndarray]) -> str:
+    """The same text for the same arrays under the same names."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"{name} {array.dtype.str} {arrays[name].shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def activation_digest(net: Network) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import multiprocessing
 import operator
+import os
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,6 +23,7 @@ from typing import Any
 
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
+from widthwise.extras import need
 
 Task = Callable[[Any], Any]
 
@@ -85,11 +88,9 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
     shipped, done, broken = _Shipped.of(task, pickle.Pickler), 0, 0
     while done < len(chunks):
         count = min(workers, len(chunks) - done)
-        # Ctrl-C is for the main process alone, which then ends the others in order
-        deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), *deaf)
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
         try:
-            for result in _in_order(partial(pool.submit, shipped), chunks[done:], lambda: AHEAD * workers):
+            for result in _in_order(partial(_submit, pool, shipped), chunks[done:], lambda: AHEAD * workers):
                 done, broken = done + 1, 0
                 yield result
         except BrokenProcessPool as error:
@@ -104,6 +105,25 @@ def _in_processes(task: Task, chunks: Sequence[Any], workers: int) -> Generator[
                 ) from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _submit(pool: ProcessPoolExecutor, task: Task, chunk: Any) -> Future:
+    """Submit; a process that is started for it inherits that Ctrl-C is blocked, and so has it while Python starts."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(task, chunk)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(task, chunk)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_parent() -> None:
+    """Ctrl-C is for the main process alone, which then ends the others in order; they do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _connect(address: str) -> Any:
@@ -128,16 +148,15 @@ def _connect(address: str) -> Any:
 
 
 def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError as error:
-        raise InvalidInput(
-            "engine",
-            "a Dask cluster, but the package `distributed` is not installed",
-            "dask and distributed, here and on the workers",
-            "pip install 'widthwise[distributed]', or use a number of processes such as engine=4.",
-        ) from error
-    return distributed
+    return need("distributed", "distributed", "an engine that is a Dask cluster")
+
+
+def _cluster_losses() -> tuple[type[Exception], ...]:
+    from distributed import CancelledError
+    from distributed.comm.core import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    return CancelledError, CommClosedError, KilledWorker
 
 
 def _require_workers(client: Any) -> None:
@@ -163,6 +182,16 @@ def _on_cluster(task: Task, chunks: Sequence[Any], client: Any, close: bool) -> 
         yield from _in_order(
             partial(client.submit, shipped, pure=False), chunks, lambda: AHEAD * max(1, sum(client.nthreads().values()))
         )
+    except Exception as error:
+        if client.status == "running" and not isinstance(error, _cluster_losses()):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InvalidInput(
+            "engine",
+            f"a Dask cluster that was lost during the run ({reason})",
+            "a scheduler and workers that live as long as the run",
+            "Start them again and repeat the call: with a checkpoint it goes on where it was.",
+        ) from error
     finally:
         if close:
             client.close()

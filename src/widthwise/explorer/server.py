@@ -5,6 +5,7 @@ Everything it needs comes from this process: it works without any other network.
 
 from __future__ import annotations
 
+import atexit
 import socket
 import threading
 import time
@@ -65,7 +66,11 @@ def serve(
     port = _listening_port(address, port)
     matplotlib.use("Agg")
     if warm_up:
-        threading.Thread(target=warm, daemon=True).start()
+        ending = threading.Event()
+        warming = threading.Thread(target=warm, kwargs={"ending": ending}, daemon=True)
+        warming.start()
+        # an interpreter that ends while it compiles ends in a crash
+        atexit.register(lambda: (ending.set(), warming.join()))
     how: dict[str, Any] = {"port": port, "address": address, "show": show, "title": "widthwise explorer"}
     allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))]
     pn.serve({"/": visit}, websocket_origin=[*allowed, *origins], **how, **options)
@@ -99,14 +104,16 @@ def visit() -> Any:
     return page.view
 
 
-def warm(activations: tuple[str, ...] = PAGE_ACTIVATIONS) -> None:
-    """Run through states of the page, so that what they need is compiled.
+def warm(activations: tuple[str, ...] = PAGE_ACTIVATIONS, ending: threading.Event | None = None) -> None:
+    """Run through states of the page, so that what they need is compiled, until `ending` is set.
 
     >>> warm(("linear",))
     """
     for activation in activations:
         phases_of(activation)
         for change in _WARM_UP:
+            if ending is not None and ending.is_set():
+                return
             try:
                 found = theory_of(replace(Settings(), activation=activation, **change))
                 pair_of(found)

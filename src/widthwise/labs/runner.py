@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import math
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.extras import needing
+from widthwise.files import replacing
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.memory import forget_programs
 from widthwise.network import check_integer
@@ -93,9 +96,10 @@ class LabResult:
 
     def figure(self) -> Any:
         """The lab's matplotlib figure."""
-        from matplotlib.figure import Figure
+        with needing("labs", "the figure of a lab"):
+            from matplotlib.figure import Figure
 
-        from widthwise.plots.style import look
+            from widthwise.plots.style import look
 
         with look():
             figure = Figure(figsize=(8.0, 3.6))
@@ -111,13 +115,14 @@ class LabResult:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{self.lab.name}.{suffix}" for suffix in ("csv", "png", "svg")]
-        with open(paths[0], "w", newline="") as file:
+        with replacing(paths[0]) as part, open(part, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             writer.writerows(row.cells for row in self.rows)
         figure = self.figure()
         for path in paths[1:]:
-            figure.savefig(path, dpi=130)
+            with replacing(path) as part:
+                figure.savefig(part, format=path.suffix[1:], dpi=130)
         return paths
 
 
@@ -138,10 +143,21 @@ def get_lab(name: str) -> Lab:
     """
     if name not in LABS:
         raise UnknownName.of("lab", name, LABS)
-    file = import_module(f"widthwise.labs.{name.replace('-', '_')}")
+    with needing("labs", f"the lab {name}"):
+        file = import_module(f"widthwise.labs.{name.replace('-', '_')}")
     title, _, statement = (file.__doc__ or "").partition("\n\n")
     quick = getattr(file, "QUICK_SIZES", file.SIZES[:2])
     return Lab(name, title, " ".join(statement.split()), file.experiment, file.SIZES, quick, file.draw)
+
+
+def title_of(name: str) -> str:
+    """The title of a lab, read from its file: what the lab needs is not imported.
+
+    >>> title_of("marchenko-pastur") == get_lab("marchenko-pastur").title
+    True
+    """
+    source = Path(__file__).with_name(f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
 
 
 def run_lab(

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from widthwise.files import replacing
 from widthwise.tensors import TENSORS
 
 #: From dark to light, so that they differ in grey as well.
@@ -118,8 +119,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix, {})
-    with look():
-        figure.savefig(target, dpi=160, metadata=dates)
+    with look(), replacing(target) as part:
+        figure.savefig(part, format=target.suffix[1:] or None, dpi=160, metadata=dates)
     plt.close(figure)
     return target
 

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from widthwise.activations import Activation, resolve
-from widthwise.errors import InvalidInput, MissingPackage
+from widthwise.errors import InvalidInput
 from widthwise.network import MLP
-
-
-def need(module: str, extra: str, purpose: str) -> ModuleType:
-    """The module, or an error that names the extra of widthwise that brings it.
-
-    >>> need("math", "interop", "nothing").pi > 3
-    True
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(module.partition(".")[0], module.partition(".")[0])
-        raise MissingPackage(
-            f"{purpose} needs the package {package}, which is not installed; install it with "
-            f"pip install 'widthwise[{extra}]'"
-        ) from error
-
 
 SUPPORTED = "Linear layers with one activation between them, Flatten and Identity"
 

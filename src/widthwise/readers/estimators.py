@@ -12,15 +12,15 @@ import numpy as np
 from scipy import linalg, special
 
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_memory
 from widthwise.network import MLP, GradientFlow, check_integer
-from widthwise.readers.chains import need
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
-need("sklearn", "interop", "this estimator")
+need("sklearn", "readers", "this estimator")
 
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
 from sklearn.preprocessing import LabelBinarizer  # noqa: E402

@@ -19,9 +19,10 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import rates
+from widthwise.extras import need
 from widthwise.network import MLP, check_integer
 from widthwise.readers.activations import identify
-from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
+from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 from widthwise.readers.traced import TracedLayer, trace
 
@@ -105,7 +106,7 @@ def _drawn_weights(chain: LayerChain, net: MLP, seed: int) -> list[tuple[Any, We
 
 def flax_chain(model: Any, activation: Any = None) -> LayerChain:
     """The weight layers and activations of a module, in the order in which its call applies them."""
-    nnx = need("flax.nnx", "interop", "reading a Flax model")
+    nnx = need("flax.nnx", "readers", "reading a Flax model")
     if not isinstance(model, nnx.Module):
         raise InvalidInput("model", type(model).__name__, "a flax.nnx.Module", "Linen modules are not read.")
     linear = []
@@ -130,7 +131,7 @@ def flax_chain(model: Any, activation: Any = None) -> LayerChain:
 
 def equinox_chain(model: Any, activation: Any = None) -> LayerChain:
     """The weight layers and activations of a module, in the order in which its call applies them."""
-    eqx = need("equinox", "interop", "reading an Equinox model")
+    eqx = need("equinox", "readers", "reading an Equinox model")
     if not isinstance(model, eqx.Module):
         raise InvalidInput("model", type(model).__name__, "an equinox.Module")
 
@@ -160,7 +161,7 @@ def equinox_chain(model: Any, activation: Any = None) -> LayerChain:
 
 def _with_weights(model: Any, new: dict[int, Weights]) -> Any:
     """A copy of an Equinox model whose Linear layers, by id, have other weights and biases, in the dtype they had."""
-    eqx = need("equinox", "interop", "reading an Equinox model")
+    eqx = need("equinox", "readers", "reading an Equinox model")
 
     def replaced(x: Any) -> Any:
         if not isinstance(x, eqx.nn.Linear):
@@ -245,7 +246,7 @@ def optax_transform(net: MLP, learning_rate: float = 1.0) -> Any:
     >>> [round(float(x.ravel()[0]), 6) for x in jax.tree.leaves(updates)]
     [-0.1, -0.05, -0.05, -0.05]
     """
-    optax = need("optax", "interop", "optax_transform")
+    optax = need("optax", "readers", "optax_transform")
 
     def init(params):
         layer_rates(net, params)

@@ -16,10 +16,11 @@ from widthwise.experiments.differentials import move, move_twice
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward, tangent_kernel
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
+from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs, check_integer, check_targets
-from widthwise.readers.chains import check_fits, need
+from widthwise.readers.chains import check_fits
 from widthwise.readers.jax_models import equinox_chain, flax_chain
 from widthwise.readers.specification import Reading, read_chain
 from widthwise.readers.torch_models import optimizer_rates, torch_chain
@@ -219,7 +220,7 @@ def hessian_spectrum(
     >>> round(float(ds["node"].max()), 9), round(float(ds["ntk"][0]), 9)
     (6.0, 6.0)
     """
-    need("matfree", "interop", "hessian_spectrum")
+    need("matfree", "readers", "hessian_spectrum")
     from widthwise.special.lanczos import hessian_product, lanczos_density
 
     layers, net, X = load_model(model, X, net)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
+from widthwise.extras import need
 from widthwise.network import MLP, check_integer
 from widthwise.readers.activations import torch_activation
-from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
+from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:

@@ -64,7 +64,11 @@ class Findings:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             try:
-                setattr(self, name, compute())
+                result = compute()
+                # a measurement cut short by Ctrl-C is no reason for a page about half of the networks
+                if getattr(result, "attrs", {}).get("interrupted"):
+                    raise KeyboardInterrupt
+                setattr(self, name, result)
             except InvalidInput as error:
                 self.notes.append(f"{name}: not computed. {error}")
         self.warnings += [str(one.message) for one in caught if str(one.message) not in self.warnings]

@@ -14,6 +14,7 @@ import numpy as np
 
 from widthwise import plots
 from widthwise.errors import InvalidInput
+from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
 from widthwise.report.html import REPORT_STYLE, details, equations, figure, html_table, marked_up
 from widthwise.report.words import CAPTIONS, EQUATIONS, TEXT
@@ -273,7 +274,7 @@ def write_report(
         raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
     found = find(study, tell)
     tell("report: figures")
-    target.write_text(page(found), encoding="utf-8")
+    write_text(target, page(found))
     return found
 
 

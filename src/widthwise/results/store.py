@@ -8,6 +8,7 @@ from pathlib import Path
 import xarray as xr
 
 from widthwise.errors import InvalidInput
+from widthwise.files import replacing
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
@@ -22,12 +23,10 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if not target.parent.is_dir():
         raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
-    partial = target.with_name(target.name + ".partial")
-    try:
-        dataset.to_netcdf(partial, engine="h5netcdf")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    # made in memory: HDF5 ends in a segmentation fault where it cannot write to a disk
+    image = dataset.to_netcdf(engine="h5netcdf")
+    with replacing(target) as part:
+        part.write_bytes(image)
     return target
 
 

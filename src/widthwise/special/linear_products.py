@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, loggamma, polygamma
 
-from widthwise.errors import AccuracyWarning, InvalidInput, MissingPackage
+from widthwise.errors import AccuracyWarning, InvalidInput
+from widthwise.extras import need
 from widthwise.network import check_integer, real_array
 
 
@@ -138,10 +139,7 @@ def log_meijer(log_z: float, b: ArrayLike, *, tail: bool = False, method: str = 
 
 
 def _by_mpmath(log_z: float, shapes: np.ndarray, tail: bool) -> float:
-    try:
-        import mpmath
-    except ImportError as error:
-        raise MissingPackage("mpmath is not installed: pip install 'widthwise[labs]'") from error
+    mpmath: Any = need("mpmath", "labs", "method='mpmath'")
     upper: Any = [[], [1]] if tail else [[], []]
     lower: Any = [[0, *shapes] if tail else list(shapes), []]
     with mpmath.workdps(40):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from widthwise.errors import InvalidInput, MissingPackage, UnknownName
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.extras import need
 from widthwise.network import check_inputs, check_integer, real_array
 
 #: Every name, with what it is.
@@ -122,13 +122,7 @@ def _curve(name: str, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_scikit_learn(name: str, points: int) -> Data:
-    try:
-        found = getattr(import_module("sklearn.datasets"), f"load_{name}")()
-    except ImportError:
-        raise MissingPackage(
-            f"data: {name!r} comes with scikit-learn, which is not installed: pip install 'widthwise[interop]', or use "
-            "a set that is made here, such as spiral"
-        ) from None
+    found = getattr(need("sklearn.datasets", "readers", f"the data set {name!r}"), f"load_{name}")()
     X, y = np.asarray(found.data, float), np.asarray(found.target, float)
     y = {"diabetes": (y - y.mean()) / y.std(), "digits": 1.0 - 2.0 * (y % 2), "iris": y - 1.0}[name]
     spread = X.std(axis=0)

@@ -1,0 +1,5 @@
+"""`python -m widthwise`: the program."""
+
+from widthwise.cli.main import run
+
+run()
