@@ -41,7 +41,7 @@ def from_flax(model: Any, *, learning_rate: float = 1.0, activation: Any = None,
     >>> model = nnx.Sequential(nnx.Linear(3, 64, rngs=rngs), nnx.gelu, nnx.Linear(64, 1, rngs=rngs))
     >>> net = from_flax(model)
     >>> net.widths, net.activation.name, net.C_b, net.C_W
-    ((3, 64, 1), 'gelu', (0.0, 0.0), (1.0, 1.0))
+    ((3, 64, 1), 'gelu_tanh', (0.0, 0.0), (1.0, 1.0))
     """
     return net_or_warning(read_chain(flax_chain(model, activation), learning_rate, activation, recognise))
 
