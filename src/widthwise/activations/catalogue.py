@@ -230,15 +230,23 @@ def activation(what: ActivationLike, *, kinks: Sequence[float] = (), name: str |
     >>> activation("leaky_relu(0.3)").parameters
     (0.3,)
     """
-    kinks = tuple(float(k) for k in kinks)
+    kinks = _checked_kinks(kinks)
     declared = bool(kinks) or name is not None
     if declared and (not callable(what) or isinstance(what, Activation)):
         raise InvalidInput("kinks", f"{kinks} with activation {what!r}", "kinks and name only with a function")
-    if not np.all(np.isfinite(kinks)):
-        raise InvalidInput("kinks", str(kinks), "finite positions")
     if declared and callable(what):
         what = Activation(name or _name_of(what), what, kinks=tuple(sorted(set(kinks))))
     return resolve(what)
+
+
+def _checked_kinks(kinks: Any) -> tuple[float, ...]:
+    try:
+        array = np.asarray(kinks)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu") or not np.all(np.isfinite(array)):
+            raise ValueError
+    except (ValueError, TypeError):
+        raise InvalidInput("kinks", repr(kinks), "a list of finite positions", "For example kinks=[0.0].") from None
+    return tuple(map(float, array))
 
 
 def resolve(what: ActivationLike) -> Activation:
@@ -277,8 +285,9 @@ def _checked(candidate: Activation) -> Activation:
     shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
     if shape != z.shape or dtype is None:
         raise refuse(f"which returned shape {shape} for an array of shape {z.shape}")
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise refuse(f"which returned {dtype} numbers for float64 input", "Return real floating-point numbers.")
+    if dtype != z.dtype:
+        remedy = "Return the type that came in: drop .astype(…), or write .astype(z.dtype)."
+        raise refuse(f"which returned {dtype} numbers for {z.dtype} input", remedy)
     if not np.all(np.isfinite(values)):
         bad = _PROBE[~np.isfinite(np.asarray(values))]
         raise refuse(f"which returned NaN or infinity at z = {bad[0]:g}", "It must be finite for every real z.")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
@@ -244,6 +245,8 @@ def _names_that_exist(net: Network, tensors: Any) -> tuple[tuple[str, ...], str]
         names = names_in_order(tensors, tuple(TENSORS))
         check_existence(net.activations, tuple(name for name in names if name not in KERNELS))
         return names, ""
+    for sigma in dict.fromkeys(net.activations):
+        require_derivatives(sigma, max(record.derivatives for record in TENSORS.values()), "tensors of order 1/n")
     found, reason = [], ""
     for name in TENSORS:
         try:

@@ -123,6 +123,24 @@ def check_normalisable(step: Layer, variance: np.ndarray) -> None:
         )  # fmt: skip
 
 
+#: Kernels whose products with each other are representable.
+LARGEST_KERNEL = 1e150
+
+
+def check_representable(name: str, kernel: np.ndarray, largest: float, reason: str) -> None:
+    """Refuse a kernel (layers, …) beyond what the arithmetic that follows can hold."""
+    beyond = ~(np.abs(kernel) <= largest)
+    if beyond.any():
+        raise InvalidInput(
+            "net", f"{name} of {kernel[beyond].flat[0]:.3g} at layer {int(np.argwhere(beyond)[0][0]) + 1}",
+            f"at most {largest:.0e}: {reason}",
+            "Reduce C_W, C_b, lambda_W, lambda_b or the size of the inputs; single_input takes one input of any size.",
+        )  # fmt: skip
+
+
+_PRODUCTS = "products of two kernels must be representable"
+
+
 def is_closed(net: Network) -> bool:
     """Whether every activation has a closed form."""
     return all(sigma.closed is not None for sigma in net.activations)
@@ -130,7 +148,16 @@ def is_closed(net: Network) -> bool:
 
 def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diagonal:
     """K_aa and Θ_aa at every layer, in float64."""
-    gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    with np.errstate(over="ignore"):
+        gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    check_representable("x·x/n_0", gram[None], LARGEST_KERNEL, _PRODUCTS)
+    diagonal = _diagonal_flow(net, gram, with_theta)
+    check_representable("a kernel K", diagonal.K, LARGEST_KERNEL, _PRODUCTS)
+    check_representable("a tangent kernel Theta", diagonal.Theta, LARGEST_KERNEL, _PRODUCTS)
+    return diagonal
+
+
+def _diagonal_flow(net: Network, gram: np.ndarray, with_theta: bool) -> Diagonal:
     if is_closed(net):
         (K, *Theta), entering = jax.tree.map(np.asarray, closed_flow(runs_of(net), gram, (), with_theta))
         for block, K_in in zip(net.blocks, (K_in for run in entering for K_in in zip(*run, strict=True)), strict=True):
@@ -151,6 +178,7 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     K, Theta, kept, entering, branches = gram, np.zeros_like(gram), [], [], []
     for position, (step, reported) in enumerate(reported_steps(net)):
         entering.append(K)
+        check_representable("a kernel K", np.stack([*(K for K, _ in kept), K]), LARGEST_KERNEL, _PRODUCTS)
         check_normalisable(step, K)
         K, Theta = kernel_rule(step, Pair(K, K, K, Theta, partial(norm, position, K), branches))
         if reported:
