@@ -217,20 +217,20 @@ def finite_flow(
 
 
 #: Kernels whose fourth powers are representable, as the largest tensors are.
-_LARGEST = 1e75
+LARGEST_FOR_TENSORS = 1e75
 #: An activation that is no power is resolved to 1e-8 here; at 1e36 to 1e-5, in half a minute for two inputs.
-_LARGEST_INTEGRATED = 1e24
+LARGEST_INTEGRATED = 1e24
 
 
 def _check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) -> None:
     """Refuse kernels that tensors of order 1/n cannot be computed at."""
     reason = "tensors of order 1/n are products of up to four kernels"
-    check_representable("a kernel K", K, _LARGEST, reason)
-    check_representable("a tangent kernel Theta", Theta, _LARGEST, reason)
+    check_representable("a kernel K", K, LARGEST_FOR_TENSORS, reason)
+    check_representable("a tangent kernel Theta", Theta, LARGEST_FOR_TENSORS, reason)
     for sigma in net.activations:
         if homogeneous(sigma.closed) is None and not isinstance(sigma.closed, MonomialForm):
             reason = f"beyond it, {sigma.name} varies on a scale that is lost beside its inputs"
-            check_representable("a kernel K", K[:-1], _LARGEST_INTEGRATED, reason)
+            check_representable("a kernel K", K[:-1], LARGEST_INTEGRATED, reason)
 
 
 def _report(progress: Callable[[int, int], None], layer: int, steps: int, share: float) -> None:
