@@ -58,7 +58,7 @@ def grid_route(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The same with a grid instead of a sample, for inputs that all lie in one plane, as collinear ones do with a bias.
 
-    Series over degrees converge slowly there, since any two planes of inputs coincide. None for other inputs (a line needs no
+    Series over degrees converge slowly there: any two planes of inputs coincide. None for other inputs (a line needs no
     grid), for many, and for activations that are not smooth at the scale of the kernel.
     """
     scale = np.sqrt(np.diag(K))
