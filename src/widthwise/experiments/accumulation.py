@@ -13,7 +13,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.tally import NetworkJob, Sums, chunks_of, merged
+from widthwise.experiments.tally import Chunks, NetworkJob, Sums, merged
 from widthwise.progress import DelayedProgress
 
 #: Of the arrays in a saved run.
@@ -24,7 +24,7 @@ def accumulate(
     job: NetworkJob, networks: int, engine: Any, path: str | os.PathLike | None, progress: bool | None, who: str
 ) -> tuple[list[Sums], bool]:
     """The sums of every part, and whether Ctrl-C cut them short."""
-    chunks, parts = chunks_of(job, networks), len(job.parts)
+    chunks, parts = Chunks.of(job, networks), len(job.parts)
     # a checkpoint holds whole chunks only, so that a later run may go on to more networks
     whole = networks // job.chunk * parts
     saved = None if path is None else SavedRun(path, {"format": FORMAT, **job.fingerprint()})

@@ -32,6 +32,17 @@ def check_integer(name: str, value: Any, least: int, largest: int | None = None,
     return number
 
 
+def check_networks(networks: Any, least: int = 2) -> int:
+    """How many networks: each has a number of 32 bits, which its random key is made of."""
+    largest = 2**32 - 1
+    return check_integer("networks", networks, least, largest, f"an integer from {least} to {largest}")
+
+
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """A seed that fits into the 63 bits that random keys are made of."""
+    return check_integer(name, seed, 0, 2**63 - 1, f"an integer from 0 to {2**63 - 1}")
+
+
 def check_real(
     name: str, value: Any, expected: str, remedy: str = "", *, least: float = 0.0, largest: float = LARGEST
 ) -> float:

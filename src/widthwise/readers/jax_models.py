@@ -19,7 +19,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import rates
-from widthwise.network import MLP, check_integer
+from widthwise.network import MLP, check_seed
 from widthwise.readers.activations import identify
 from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
@@ -99,7 +99,7 @@ def init_equinox(model: Any, net: MLP, seed: int = 0) -> Any:
 def _drawn_weights(chain: LayerChain, net: MLP, seed: int) -> list[tuple[Any, Weights]]:
     """Each Linear layer of the package with Gaussian parameters of `net`, which must fit the chain."""
     check_fits(chain, net, "C_b")
-    parameters = sample_parameters(net, network_key(check_integer("seed", seed, 0), 0))
+    parameters = sample_parameters(net, network_key(check_seed(seed), 0))
     return [(layer.owner, new) for layer, new in zip(chain.dense, parameters, strict=True)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from widthwise.activations import NO_ACTIVATIONS, Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
-from widthwise.network import MLP, check_integer
+from widthwise.network import MLP, check_seed
 from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, need, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 
@@ -86,7 +86,7 @@ def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
     torch = need("torch", "torch", "init_torch")
     chain = torch_chain(model)
     check_fits(chain, net, "C_b")
-    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+    generator = torch.Generator().manual_seed(check_seed(seed))
     with torch.no_grad():
         for layer, own in zip(chain.dense, net.dense, strict=True):
             for tensor, variance in ((layer.owner.weight, own.C_W / own.inputs), (layer.owner.bias, own.C_b)):

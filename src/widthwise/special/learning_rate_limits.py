@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from widthwise.errors import InvalidInput
+from widthwise.memory import available_bytes, require_memory
 from widthwise.network import check_integer, real_array
 
 
@@ -130,6 +131,9 @@ def catapult_orbit(
         if (array <= 0.0).any():
             raise InvalidInput(name, f"{array.min():g}", "positive numbers")
     r, bend, eta, c, y = np.broadcast_arrays(*given)
+    each = 2 * 3 * 8 * r.size + 400  # numbers in the list and in the result, and what objects weigh
+    fitting = f"What would fit: {available_bytes() // each} steps."
+    require_memory(each * steps, f"{steps} steps of {r.size} orbits", fitting)
     history = [(r, bend)]
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):

@@ -11,6 +11,7 @@ serves any depth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Pair, kernel_rule
 from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
+from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
@@ -261,6 +263,13 @@ def kernel_flow(
     """K and Θ between all rows of X, or between the rows of X and those of X2, tile by tile."""
     if with_theta:
         check_differentiable(net)
+    kept, rows_of_tables = 1 if last_only else net.depth, len(X) + (0 if X2 is None else len(X2))
+    entries = len(X) * len(X if X2 is None else X2)
+    entry = (1 + with_theta) * kept * np.dtype(dtype).itemsize
+    tables = sum(sigma.closed is None for sigma in net.activations) * (1 + with_theta) * SHORT_SERIES * 8
+    fitting = f"What would fit: {math.isqrt(available_bytes() // entry)}² entries."
+    what = f"kernels of {len(X)} × {entries // len(X)} inputs at {kept} layers"
+    require_memory(entry * entries + tables * rows_of_tables, what, fitting)
     rows = diagonal_flow(net, X, with_theta)
     columns = rows if X2 is None else diagonal_flow(net, X2, with_theta)
     others = X if X2 is None else X2
