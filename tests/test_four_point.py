@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import widthwise as ww
-from widthwise.activations import resolve
+from widthwise.activations import evaluate, resolve
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.gaussian.four_point import FAMILIES, four_point
 from widthwise.gaussian.four_point.families import assignments
@@ -138,3 +138,44 @@ def test_refusals():
     with pytest.raises(InvalidInput, match=r"method: got 'planes' for sharp.*Use method='auto'"):
         four_point(sharp, np.eye(9), ((0, 0, 0, 0),), method="planes")
     assert four_point(sharp, np.eye(9), ((0, 0, 0, 0),)).route == "low-discrepancy sample"
+
+
+def on_a_grid(sigma, root: np.ndarray, orders) -> np.ndarray:
+    """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ for z = root u, u of two entries, by the trapezoidal rule."""
+    u = np.linspace(-9.5, 9.5, 230)
+    grid = np.stack(np.meshgrid(u, u)).reshape(2, -1)
+    weight = np.exp(-0.5 * np.sum(grid**2, axis=0))
+    at = [evaluate(sigma, order, root @ grid) for order in orders]
+    left, right = (np.einsum("ax,bx->abx", *two).reshape(-1, weight.size) for two in (at[:2], at[2:]))
+    return ((left * weight) @ right.T / weight.sum()).reshape((len(root),) * 4)
+
+
+COLLINEAR = np.outer([1.0, 2.0, -0.5, 1.3], [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("root", "method", "route"),
+    [
+        (COLLINEAR, "auto", "Hermite planes"),
+        (np.vstack([COLLINEAR[:3], [[0.6, 0.9]]]), "planes", "Hermite planes"),
+        (COLLINEAR + np.array([0.0, 0.5]), "auto", "grid on a plane"),
+    ],
+    ids=["one direction", "two directions", "one plane"],
+)
+def test_collinear_inputs_are_as_accurate_as_others(root, method, route):
+    sigma, families = resolve("tanh"), ((0, 0, 0, 0), (2, 2, 1, 1))
+    found = four_point(sigma, root @ root.T, families, method=method)
+    assert found.route == route
+    assert found.error < 1e-9
+    for orders in families:
+        exact = on_a_grid(sigma, root, orders)
+        assert np.abs(found.full(*orders) - exact).max() <= 1e-10 * np.abs(exact).max()
+
+
+def test_collinear_inputs_of_a_kinked_activation_lie_on_a_line():
+    scale, u = COLLINEAR[:, 0], np.linspace(-12.0, 12.0, 2_000_001)
+    K = np.outer(scale, scale)
+    weight = np.exp(-0.5 * u * u) / np.exp(-0.5 * u * u).sum()
+    found = four_point(SLOPED, K, ((0, 0, 0, 0),), method="planes").full(0, 0, 0, 0)[0, 1, 2, 3]
+    exact = np.prod([np.asarray(SLOPED(s * u)) for s in scale], axis=0) @ weight
+    assert abs(found - exact) <= 1e-11 * abs(exact)

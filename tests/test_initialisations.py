@@ -15,7 +15,7 @@ from widthwise.experiments import checkpoints, programme
 from widthwise.experiments.differentials import differentials
 from widthwise.experiments.initialisations import INITIALISATIONS, nonzero_entries
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
-from widthwise.experiments.tally import chunks_of
+from widthwise.experiments.tally import Chunks
 from widthwise.experiments.training.control import guide
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.train import estimates
@@ -260,7 +260,7 @@ def trained_kernel(net, seed, networks, known=None):
     how = {"tolerance": 1e-5, "accuracy": 1e-4, "max_steps": 50, "batch": 128}
     ensemble = Ensemble.of(net, STEPS, DATA, TARGET, TEST, seed=seed, initialisation=("uniform", "uniform"), **how)
     ensemble = ensemble if known is None else replace(ensemble, known=known)
-    sums = [estimates(ensemble(chunk)) for chunk in chunks_of(ensemble, networks)]
+    sums = [estimates(ensemble(chunk)) for chunk in Chunks.of(ensemble, networks)]
     by_name = {name: [one[name].value.item() for one in sums] for name in ("kernel", "plain_kernel")}
     return {name: (np.mean(values), np.std(values, ddof=1) / np.sqrt(len(sums))) for name, values in by_name.items()}
 

@@ -19,7 +19,9 @@ positive = st.floats(0.0, 1e6, allow_nan=False)
 def networks(draw):
     depth = draw(st.integers(1, 5))
     widths = draw(st.lists(st.integers(1, 4096), min_size=depth + 1, max_size=depth + 1))
-    activation = draw(st.sampled_from([*ACTIVATION_NAMES, "leaky_relu(0.37)", "leaky_relu(-0.1234567890123)"]))
+    activation = draw(
+        st.sampled_from([*(set(ACTIVATION_NAMES) - {"threshold"}), "leaky_relu(0.37)", "leaky_relu(-0.1234567890123)"])
+    )
     values = [draw(st.one_of(positive, st.lists(positive, min_size=depth, max_size=depth))) for _ in range(4)]
     return ww.MLP(widths, activation, *values)
 
@@ -60,12 +62,12 @@ def test_jax_functions_that_are_builtins_are_recognised():
 
 
 def test_ones_own_activation_is_given_back_by_name():
-    def mish(z):
+    def mine(z):
         return z * jnp.tanh(jnp.logaddexp(z, 0.0))
 
-    net = ww.MLP([1, 2, 1], mish)
-    assert ww.MLP.from_json(net.to_json(), activations={"mish": mish}) == net
-    with pytest.raises(ValueError, match="got 'mish'; expected one of"):
+    net = ww.MLP([1, 2, 1], mine)
+    assert ww.MLP.from_json(net.to_json(), activations={"mine": mine}) == net
+    with pytest.raises(ValueError, match="got 'mine'; expected one of"):
         ww.MLP.from_json(net.to_json())
 
 

@@ -201,14 +201,15 @@ def test_modules_of_ones_own_are_read_in_the_order_in_which_they_compute():
 @pytest.mark.parametrize(
     ("layer", "name"),
     [(nn.Tanh(), "tanh"), (nn.SiLU(), "swish"), (nn.GELU(), "gelu"), (nn.GELU("tanh"), "gelu_tanh"), (nn.ELU(0.7), "elu(0.7)"),
-     (nn.Softplus(2.0), "softplus(beta=2)"), (nn.Hardtanh(), "hardtanh(-1, 1)"), (nn.Mish(), "mish"), (nn.Softsign(), "softsign"),
+     (nn.Softplus(2.0), "softplus(2)"), (nn.Hardtanh(), "hardtanh(-1, 1)"), (nn.Mish(), "mish"), (nn.Softsign(), "softsign"),
      (nn.SELU(), "selu"), (nn.Hardswish(), "hardswish"), (nn.Hardsigmoid(), "hardsigmoid"), (nn.LogSigmoid(), "logsigmoid"),
-     (nn.ReLU6(), "relu6"), (nn.CELU(0.5), "celu(0.5)"), (nn.Tanhshrink(), "tanhshrink"), (nn.LeakyReLU(0.3), "leaky_relu")],
+     (nn.ReLU6(), "relu6"), (nn.CELU(0.5), "celu(0.5)"), (nn.Tanhshrink(), "tanhshrink"), (nn.LeakyReLU(0.3), "leaky_relu(0.3)"),
+     (nn.Softshrink(0.3), "softshrink(0.3)"), (nn.Hardshrink(), "hardshrink(0.5)"), (nn.Threshold(0.1, 2.0), "threshold(0.1, 2)")],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
 def test_an_activation_of_torch_has_the_same_values_here(layer, name):
     sigma = ww.read_model(nn.Sequential(nn.Linear(2, 4), layer, nn.Linear(4, 1))).net.activation
-    assert sigma.name == name
+    assert sigma.spec == name
     z = np.linspace(-8.0, 8.0, 401)
     np.testing.assert_allclose(
         sigma(z), layer(torch.tensor(z)).numpy(), rtol=1e-12, atol=3e-9 if "softplus" in name else 1e-13

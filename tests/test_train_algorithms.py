@@ -11,7 +11,7 @@ from trained_networks import DATA, TEST, Y_ONE, Y_TWO, X, reference_network, sta
 import widthwise as ww
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
-from widthwise.experiments.tally import chunks_of, merged
+from widthwise.experiments.tally import Chunks, merged
 from widthwise.experiments.tangent import gradient, kernel, outputs, pull, push, tangent
 from widthwise.experiments.training.control import linearised
 from widthwise.experiments.training.descent import descend
@@ -250,7 +250,7 @@ class TestControls:
         how = {"seed": 3, "tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 2000, "batch": 128}
         ensemble = Ensemble.of(net, GradientFlow(), DATA, Y_ONE.T, tests, **how)
         sums = None
-        for chunk in chunks_of(ensemble, 1024):
+        for chunk in Chunks.of(ensemble, 1024):
             sums = merged(sums, ensemble(chunk))
         found = estimates(sums)
         for name in ("mean", "cov", "kernel", "change"):

@@ -48,6 +48,16 @@ def require_memory(needed: int, what: str, remedy: str) -> None:
         )
 
 
+#: What a layer of a network for one input takes: its numbers, and the expectations of all tensors' rules.
+_BYTES_OF_A_LAYER = 4096
+
+
+def require_layers(depth: int) -> None:
+    """Raise `TooLarge` if so many layers do not fit."""
+    fitting = available_bytes() // _BYTES_OF_A_LAYER
+    require_memory(_BYTES_OF_A_LAYER * depth, f"{depth} layers", f"What would fit: {fitting} layers.")
+
+
 def readable(count: float) -> str:
     """>>> readable(3 * 2**30)
     '3.0 GiB'

@@ -21,6 +21,10 @@ PANEL_NODES = 16
 #: Legendre coefficients from this degree on must be negligible.
 RESOLVED_DEGREE = 12
 RESOLVED_TAIL = 1e-13
+#: Tails below this that halving changes by less than this factor in both halves are rounding: what σ is made of cancels
+#: there, and differentiating multiplies what is left over. A smooth function's tail falls 2^RESOLVED_DEGREE-fold, and
+#: one half of an interval with a kink is smooth.
+ROUNDING_TAIL, ROUNDING_FACTOR = 1e-8, 16.0
 SMALLEST_INTERVAL = 1e-8
 MOST_INTERVALS = 60_000
 _LONGEST_BLOCK = 1 << 17
@@ -90,14 +94,25 @@ def _bisect(activation, orders, edges, smallest) -> tuple[np.ndarray, list[float
     largest = np.abs(_finite_jet(activation, orders, _gauss_points(active))).max(axis=-1)
     scale = [(radii[by_radius], np.maximum.accumulate(row[by_radius])) for row in largest]
     done, unresolved = [edges], []
+    before, noise = np.zeros((len(orders), len(active))), np.zeros((len(orders), 1))
     while len(active):
-        active = active[_is_rough(activation, orders, active, scale)]
+        above, small, tails = _roughness(activation, orders, active, scale)
+        stays = (tails * ROUNDING_FACTOR > before) & (tails < ROUNDING_FACTOR * before) & small
+        if before.any():  # halves of the same interval
+            stays[:] = np.tile(stays.reshape(len(orders), 2, -1).all(axis=1), 2)
+        noise = np.maximum(noise, np.where(stays, tails, 0.0).max(axis=1, keepdims=True))
+        above &= ~stays
+        rough = above.any(axis=0)
+        active, tails, above = active[rough], tails[:, rough], above[:, rough]
         tiny = active[:, 1] - active[:, 0] < smallest * np.maximum(1.0, np.abs(active).max(axis=1, initial=0.0))
-        unresolved.extend(active[tiny].mean(axis=1))
-        active = active[~tiny]
+        # where rounding begins, one half of each interval is without it
+        kinked = tiny & np.any(above & (tails > ROUNDING_FACTOR * noise), axis=0)
+        unresolved.extend(active[kinked].mean(axis=1))
+        active, tails = active[~tiny], tails[:, ~tiny]
         middle = active.mean(axis=1)
         done.append(middle)
         active = np.concatenate([np.stack([active[:, 0], middle], 1), np.stack([middle, active[:, 1]], 1)])
+        before = np.concatenate([tails, tails], axis=1)
         if sum(map(len, done)) > MOST_INTERVALS:
             raise BadActivation(
                 "activation",
@@ -113,18 +128,22 @@ def _gauss_points(active: np.ndarray) -> np.ndarray:
     return centre + half * _GAUSS_NODES
 
 
-def _is_rough(activation, orders, active, scale) -> np.ndarray:
-    rough = np.zeros(len(active), bool)
+def _roughness(activation, orders, active, scale) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each order and interval: whether it is not resolved, whether its tail may be rounding, and the tail."""
+    rough, small, tails = [], [], []
     outer = np.abs(active).max(axis=1)
     points = _gauss_points(active)
     for order, values, (radii, largest) in zip(orders, _finite_jet(activation, orders, points), scale, strict=True):
         tail = np.abs(values @ _TO_LEGENDRE[RESOLVED_DEGREE:].T).max(axis=1)
         reference = largest[np.minimum(np.searchsorted(radii, outer), len(radii) - 1)]
+        size = np.maximum(reference, np.abs(values).max(axis=1))
         # derivatives of high order carry the rounding of the ones below them, and far out that of z itself
-        allowed = RESOLVED_TAIL * 10.0 ** (order / 2) * np.maximum(reference, np.abs(values).max(axis=1))
+        allowed = RESOLVED_TAIL * 10.0 ** (order / 2) * size
         slope = np.abs(np.diff(values, axis=1) / np.diff(points, axis=1)).max(axis=1)
-        rough |= tail > allowed + 4 * np.finfo(float).eps * outer * slope
-    return rough
+        rough.append(tail > allowed + 4 * np.finfo(float).eps * outer * slope)
+        small.append(tail < ROUNDING_TAIL * size)
+        tails.append(tail)
+    return np.array(rough), np.array(small), np.array(tails)
 
 
 def _finite_jet(activation: Activation, orders: tuple[int, ...], z: np.ndarray) -> np.ndarray:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 #: Written out, so that completing a name in the shell does not load the library; a test compares them.
 COMPLETED_ACTIVATIONS = (
-    "cubic", "erf", "gelu", "leaky_relu", "linear", "quadratic", "relu", "sigmoid", "sin", "softplus",
-    "step", "swish", "tanh",
+    "celu", "cubic", "elu", "erf", "gelu", "gelu_tanh", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "linear", "logsigmoid", "mish", "quadratic", "relu", "relu6", "selu", "sigmoid", "sin",
+    "softplus", "softshrink", "softsign", "sparse_plus", "sparse_sigmoid", "squareplus", "step", "swish", "tanh",
+    "tanhshrink", "threshold",
 )  # fmt: skip
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")

@@ -23,6 +23,7 @@ from widthwise.criticality.critical import critical
 from widthwise.criticality.kernel_fixed_points import non_negative
 from widthwise.criticality.learning_rates import checked_rows
 from widthwise.flow.one_input.deep_flow import existing, single_flow
+from widthwise.memory import require_layers
 from widthwise.network import MLP, PER_LAYER, check_integer, check_one_input
 
 #: The expansion counts as failed where a correction reaches its leading term.
@@ -85,6 +86,7 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     # powers of four, so that one compiled program serves many widths
     fourfold = 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9)
     depth = max(net.depth, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))
+    require_layers(depth)
     # layers like the last one, behind hidden layers like the last one
     more, last = depth - net.depth, net.activations[-1]
     hyper = {name: [*getattr(net, name), *[getattr(net, name)[-1]] * more] for name in PER_LAYER}

@@ -15,6 +15,7 @@ from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
+from widthwise.memory import require_layers
 from widthwise.network import MLP, Network, check_inputs, check_integer, plain
 
 
@@ -166,7 +167,9 @@ def power_law_rates(
     >>> biases.tolist(), weights.tolist()
     ([1.0, 0.5, 0.3333333333333333, 0.25], [1.0, 1.0, 1.0, 1.0])
     """
-    depth, point = check_integer("depth", depth, 1), critical(activation)
+    depth = check_integer("depth", depth, 1)
+    require_layers(depth)
+    point = critical(activation)
     lambda_b, lambda_W = non_negative(lambda_b, "lambda_b"), non_negative(lambda_W, "lambda_W")
     layer = np.arange(1, depth + 1)
     if point.universality != K_ZERO:

@@ -14,7 +14,8 @@ from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import real_array
+from widthwise.memory import available_bytes, require_memory
+from widthwise.network import check_integer, real_array
 
 PHASE_NAMES = ("ordered", "critical", "chaotic", "divergent")
 _GRID_ROWS_AT_ONCE = 4096
@@ -42,6 +43,10 @@ class PhaseDiagram:
         return np.array(PHASE_NAMES)[self.phase]
 
 
+#: A point of the grid with what is computed for it, its phase in words among it.
+_BYTES_OF_A_GRID_POINT = 256
+
+
 def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float = 1.0) -> PhaseDiagram:
     """Which fixed point an input with x·x/n_0 = x_square reaches, and the phase there, on a grid (theory §7).
 
@@ -56,6 +61,8 @@ def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float =
     """
     shape = profile(resolve(activation))
     C_W, C_b = _axis(C_W, "C_W"), _axis(C_b, "C_b")
+    fitting = f"What would fit: {available_bytes() // _BYTES_OF_A_GRID_POINT} points."
+    require_memory(_BYTES_OF_A_GRID_POINT * C_W.size * C_b.size, f"a grid of {C_W.size} × {C_b.size} points", fitting)
     weights, biases = (x.ravel() for x in np.meshgrid(C_W, C_b))
     x_square = non_negative(x_square, "x_square")
     if shape.slopes is not None:
@@ -76,6 +83,10 @@ def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float =
     return PhaseDiagram(C_W, C_b, *(x.reshape(grid) for x in (K, chi_parallel, chi_perp, phase)))
 
 
+#: A kernel with the nodes at which its moments are integrated.
+_BYTES_OF_A_KERNEL = 1 << 16
+
+
 def critical_line(activation: ActivationLike, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The line χ_⊥ = 1 as (K, C_W, C_b), by rising K: C_W = 1/⟨σ'²⟩ and C_b = K − C_W⟨σ²⟩ where that is not negative.
 
@@ -89,6 +100,8 @@ def critical_line(activation: ActivationLike, count: int = 400) -> tuple[np.ndar
     if shape.slopes is not None:
         raise InvalidInput("activation", shape.name, "one whose critical line is more than the point C_b = 0",
                            "Use widthwise.critical.")  # fmt: skip
+    count = check_integer("count", count, 1)
+    require_memory(_BYTES_OF_A_KERNEL * count, f"{count} points of the critical line", "Take fewer.")
     m = shape.moments(np.geomspace(1e-4, min(1e3, shape.K_max), count))
     C_W = 1.0 / m.slope
     C_b = m.K - C_W * m.square

@@ -13,7 +13,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.experiments.checkpoints import SavedRun
 from widthwise.experiments.engines import run_chunks
-from widthwise.experiments.tally import NetworkJob, Sums, chunks_of, merged
+from widthwise.experiments.tally import Chunks, NetworkJob, Sums, merged
 from widthwise.interrupts import before_leaving, deferred, safe_point
 from widthwise.progress import DelayedProgress
 
@@ -35,7 +35,7 @@ def accumulate(
 def _accumulate(
     job: NetworkJob, networks: int, engine: Any, saved: SavedRun | None, progress: bool | None, who: str
 ) -> tuple[list[Sums], bool]:
-    chunks, parts = chunks_of(job, networks), len(job.parts)
+    chunks, parts = Chunks.of(job, networks), len(job.parts)
     # a checkpoint holds whole chunks only, so that a later run may go on to more networks
     whole = networks // job.chunk * parts
     sums: list[Sums | None] = [None] * parts

@@ -27,6 +27,8 @@ from widthwise.extras import need
 
 Task = Callable[[Any], Any]
 
+#: More processes than any machine has cores are a slip of the pen, and each takes a third of a gigabyte.
+MOST_PROCESSES = 1024
 #: Chunks handed out ahead of the one that is waited for, for each worker.
 AHEAD = 3
 #: Processes may die this many times before any further chunk is done.
@@ -55,7 +57,7 @@ def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generat
     >>> list(run_chunks(sum, [(0, 3), (3, 5)]))
     [3, 8]
     """
-    chunks = list(chunks)
+    chunks = chunks if isinstance(chunks, Sequence) else list(chunks)
     if engine is None or engine == "local":
         return (task(chunk) for chunk in chunks)
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
@@ -73,11 +75,12 @@ def _workers(engine: Any) -> int:
         number = int(engine.removeprefix("processes:")) if isinstance(engine, str) else operator.index(engine)
     except (TypeError, ValueError):
         number = 0
-    if number < 1 or isinstance(engine, bool):
+    if not 1 <= number <= MOST_PROCESSES or isinstance(engine, bool):
         raise InvalidInput(
             "engine",
             repr(engine),
-            'None or "local" for this process, a number of processes such as 4 or "processes:4", the address of a '
+            'None or "local" for this process, a number of processes up to '
+            f'{MOST_PROCESSES} such as 4 or "processes:4", the address of a '
             'Dask scheduler such as "tcp://127.0.0.1:8786", or a distributed.Client',
         )
     return number

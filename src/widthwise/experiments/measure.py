@@ -20,7 +20,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, measured_variables
 from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
-from widthwise.network import Dense, Network, check_inputs, check_integer, simplified
+from widthwise.network import Dense, Network, check_inputs, check_integer, check_networks, check_seed, simplified
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
@@ -81,7 +81,7 @@ def measure(
     """
     net = simplified(net)
     X = check_inputs(X, net.widths[0])
-    networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
+    networks, seed = check_networks(networks), check_seed(seed)
     batch = None if batch is None else check_integer("batch", batch, 1)
     names, drawn = _statistic_names(net, statistics), check_initialisation(net, initialisation)
     if layers not in ("last", "all"):
@@ -93,10 +93,12 @@ def measure(
         whole, own_seed = (net, seed) if widths is None else (net.with_width(width), _seed(seed, width))
         parts += [_part_of(whole.up_to(k, net.widths[-1]), X, names, own_seed, drawn) for k in kept]
     # sums of 64 blocks, those of a chunk beside them
-    numbers = sum(130 * len(X) ** 4 * sum(name in FOURS for name in part.tensors) for part in parts)
+    fours = sum(name in FOURS for part in parts for name in part.tensors)
+    pairs = sum(len(part.kernels) + len(part.tensors) for part in parts)
     require_memory(
-        8 * numbers,
-        f"sums of {len(parts[0].tensors)} tensors of {len(X)} inputs, {len(X)}⁴ entries each",
+        8 * 130 * (fours * len(X) ** 4 + pairs * len(X) ** 2),
+        f"sums of {len(parts[0].kernels) + len(parts[0].tensors)} statistics of {len(X)} inputs, up to "
+        f"{len(X)}{'⁴' if fours else '²'} entries each",
         "Take fewer inputs, fewer statistics or layers='last'.",
     )
     programme = Programme.of(tuple(parts), X, batch)

@@ -10,7 +10,9 @@ import numpy as np
 
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
-from widthwise.network import Network, check_inputs, check_integer, check_targets
+from widthwise.memory import require_memory
+from widthwise.network import Network, check_inputs, check_networks, check_seed, check_targets
+from widthwise.network.layered import parameter_count
 
 _DRAWN_AT_ONCE = 64
 
@@ -23,7 +25,11 @@ def sample_outputs(net: Network, X, networks: int = 1000, seed: int = 0) -> np.n
     (5, 1, 3)
     """
     X = jnp.asarray(check_inputs(X, net.widths[0]))
-    networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
+    networks, seed = check_networks(networks, 1), check_seed(seed)
+    require_memory(
+        16 * networks * len(X) * net.widths[-1] + 16 * _DRAWN_AT_ONCE * parameter_count(net),
+        f"{networks} networks of {parameter_count(net)} parameters at {len(X)} inputs", "Take fewer or narrower.",
+    )  # fmt: skip
     whole = [
         _drawn(net, seed, jnp.arange(start, start + _DRAWN_AT_ONCE), X) for start in range(0, networks, _DRAWN_AT_ONCE)
     ]
@@ -52,7 +58,11 @@ def descent_paths(
     y = jnp.asarray(check_targets(y, len(X), net.widths[-1]).T)
     X_test = jnp.asarray(check_inputs(X_test, net.widths[0], "X_test"))
     gaps = jnp.asarray(np.diff(np.asarray(steps, int), prepend=0))
-    networks, seed = check_integer("networks", networks, 1), check_integer("seed", seed, 0)
+    networks, seed = check_networks(networks, 1), check_seed(seed)
+    require_memory(
+        32 * networks * (parameter_count(net) + len(gaps) * len(X_test) * net.widths[-1]),
+        f"{networks} networks of {parameter_count(net)} parameters at {len(gaps)} times", "Take fewer or narrower.",
+    )  # fmt: skip
     keys = jax.vmap(partial(network_key, seed))(jnp.arange(networks))
     return np.asarray(_descent_outputs(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
 

@@ -21,6 +21,7 @@ from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import on_device, output_kernel, tangent_kernel
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
+from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP, Dense, Network
 from widthwise.network.layered import parameter_count
 from widthwise.tensors import TENSORS
@@ -68,6 +69,14 @@ class Part:
         return held, spent * (1 if order < 3 else inputs)
 
 
+def require_networks(batch: int, bytes_each: float, parameters: int, inputs: int) -> None:
+    """Refuse networks of which a batch does not fit, before the first is drawn."""
+    fitting = int(available_bytes() / bytes_each)
+    smaller = f"narrower networks or fewer inputs, in all {available_bytes() / bytes_each:.2g} of this"
+    what = f"networks of {parameters} parameters at {inputs} inputs, {batch} at once"
+    require_memory(int(batch * bytes_each), what, f"What would fit: {f'batch={fitting}' if fitting else smaller}.")
+
+
 @dataclass(frozen=True)
 class Programme:
     """All parts, the inputs, and how many networks are observed at once."""
@@ -81,6 +90,8 @@ class Programme:
     def of(cls, parts: tuple[Part, ...], X: np.ndarray, batch: int | None) -> Programme:
         held, spent = (max(costs) for costs in zip(*(part.cost(len(X)) for part in parts), strict=True))
         fitting = power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
+        most = max(parameter_count(part.net) for part in parts)
+        require_networks(batch or fitting, 8 * held, most, len(X))
         return cls(parts, X, batch or fitting, power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
 
     def fingerprint(self) -> dict[str, Any]:

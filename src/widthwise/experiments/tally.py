@@ -7,8 +7,8 @@ arrays by name, to be added up, and short lists of network numbers under names t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, overload
 
 import jax
 import numpy as np
@@ -48,10 +48,35 @@ class NetworkJob(Protocol):
     def fingerprint(self) -> dict[str, Any]: ...
 
 
-def chunks_of(job: NetworkJob, networks: int) -> list[Chunk]:
-    """Chunks of all parts in the order in which they are added up: by range of networks, then by part."""
-    starts, parts = range(0, networks, job.chunk), range(len(job.parts))
-    return [Chunk(part, start, min(start + job.chunk, networks)) for start in starts for part in parts]
+@dataclass(frozen=True)
+class Chunks(Sequence[Chunk]):
+    """Chunks of all parts in the order in which they are added up: by range of networks, then by part.
+
+    Each is made when it is asked for, so that any number of networks takes no memory.
+    """
+
+    parts: int
+    size: int
+    networks: int
+    numbers: range
+
+    @classmethod
+    def of(cls, job: NetworkJob, networks: int) -> Chunks:
+        parts = len(job.parts)
+        return cls(parts, job.chunk, networks, range(-(-networks // job.chunk) * parts))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Chunks: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Chunks:
+        if isinstance(index, slice):
+            return replace(self, numbers=self.numbers[index])
+        block, part = divmod(self.numbers[index], self.parts)
+        return Chunk(part, block * self.size, min((block + 1) * self.size, self.networks))
 
 
 def merged(one: Sums | None, other: Sums) -> Sums:

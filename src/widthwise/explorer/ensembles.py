@@ -14,7 +14,7 @@ import xarray as xr
 from widthwise.devices import power_of_two
 from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
-from widthwise.experiments.tally import Estimate, Tally, chunks_of, finite_networks, jackknife, merged
+from widthwise.experiments.tally import Chunks, Estimate, Tally, finite_networks, jackknife, merged
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.train import estimates
 from widthwise.explorer.settings import Settings
@@ -191,7 +191,7 @@ def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.D
     X, y, X_test = task.data.for_training()
     ensemble = Ensemble.of(task.net, task.algorithm, X, y.T, X_test, seed=seed, **_TRAINING)
     sums = None
-    for chunk in chunks_of(ensemble, networks):
+    for chunk in Chunks.of(ensemble, networks):
         sums = merged(sums, ensemble(chunk))
         if sums["counts"].sum() < 2:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -17,7 +18,17 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
 from widthwise.inference import corrections
 from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
-from widthwise.network import MLP, Network, check_inputs, check_integer, check_network, check_targets, real_array
+from widthwise.memory import available_bytes, require_layers, require_memory
+from widthwise.network import (
+    MLP,
+    Network,
+    check_inputs,
+    check_integer,
+    check_network,
+    check_seed,
+    check_targets,
+    real_array,
+)
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label
 
@@ -110,6 +121,12 @@ def evidence_grid(
     whole = "one positive integer, or a list of them"
     for name, values in (("depth", depth), ("width", width)):
         axes[name] = _grid_axis(name, values, partial(check_integer, name, least=1, expected=whole), whole)
+    points = math.prod(len(axes[name]) for name in _GRID_DIMS)
+    require_memory(
+        8 * (2 + order) * points * len(axes["width"]), f"a grid of {points * len(axes['width'])} networks",
+        "Take fewer values of depth, width, C_b, C_W or noise.",
+    )  # fmt: skip
+    require_layers(max(axes["depth"]))
     deepest = MLP([X.shape[1], *[max(axes["width"])] * (max(axes["depth"]) - 1), y.shape[1]], activation)
     if order == 1:
         corrections.require_tensors(deepest, len(X), corrections.PRIOR_TENSORS)
@@ -189,7 +206,9 @@ def _condition(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
 def _drawn_functions(mean: np.ndarray, covariance: np.ndarray, samples: Any, seed: Any, net: Network, name: str):
     """Gaussian functions on (sample, output, test), independent outputs with means (inputs, outputs)."""
     samples = check_integer("samples", samples, 1, expected="a positive integer")
-    rng = np.random.default_rng(check_integer("seed", seed, 0, expected="a non-negative integer"))
+    rng = np.random.default_rng(check_seed(seed))
+    fitting = f"What would fit: {available_bytes() // (16 * mean.size)} samples."
+    require_memory(16 * samples * mean.size, f"{samples} functions at {mean.size} points", fitting)
     variances, vectors = linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(variances, 0.0))
     values = mean.T + rng.standard_normal((samples, mean.shape[1], len(covariance))) @ root.T

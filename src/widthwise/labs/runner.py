@@ -18,7 +18,7 @@ from widthwise.extras import needing
 from widthwise.files import replacing
 from widthwise.labs.base import Claim, Lab, Outcome
 from widthwise.memory import forget_programs
-from widthwise.network import check_integer
+from widthwise.network import check_seed
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
 
@@ -176,7 +176,7 @@ def run_lab(
     A LabResult: print it for the table and the verdict; `.figure()`, `.save(folder)`.
     """
     lab = get_lab(name)
-    seeds = [check_integer("seeds", seed, 0) for seed in seeds]
+    seeds = [check_seed(seed, "seeds") for seed in seeds]
     if not seeds:
         raise InvalidInput("seeds", "an empty list", "at least one non-negative integer")
     sizes = lab.quick_sizes if quick else lab.sizes

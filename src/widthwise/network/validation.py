@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,17 @@ def check_integer(name: str, value: Any, least: int, largest: int | None = None,
     return number
 
 
+def check_networks(networks: Any, least: int = 2) -> int:
+    """How many networks: each has a number of 32 bits, which its random key is made of."""
+    largest = 2**32 - 1
+    return check_integer("networks", networks, least, largest, f"an integer from {least} to {largest}")
+
+
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """A seed that fits into the 63 bits that random keys are made of."""
+    return check_integer(name, seed, 0, 2**63 - 1, f"an integer from 0 to {2**63 - 1}")
+
+
 def check_real(
     name: str, value: Any, expected: str, remedy: str = "", *, least: float = 0.0, largest: float = LARGEST
 ) -> float:
@@ -52,6 +64,8 @@ def check_widths(widths: Any) -> tuple[int, ...]:
     """Positive integers, at least two of them."""
     expected = "at least two positive integers: input dimension, hidden widths, outputs"
     try:
+        if isinstance(widths, str | bytes | bytearray | Set | Mapping):  # without an order, or no numbers
+            raise TypeError
         values = list(widths)
     except TypeError:
         raise InvalidInput("widths", repr(widths), expected, "For example [3, 64, 64, 1].") from None
@@ -146,10 +160,20 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
     return array
 
 
+def _detached(values: Any) -> Any:
+    """Tensors of torch, alone or in lists, without their gradients and on the host."""
+    if isinstance(values, list | tuple):
+        return [_detached(value) for value in values] if any(hasattr(value, "detach") for value in values) else values
+    return values.detach().cpu() if hasattr(values, "detach") else values
+
+
 def real_array(values: object, name: str) -> np.ndarray:
     """A finite float64 array, or an error that says which entry is not."""
+    if np.ma.isMaskedArray(values):
+        remedy = f"Drop or impute what is masked, or pass {name}.data if the mask does not matter."
+        raise InvalidInput(name, "a masked array", "an array of numbers without a mask", remedy)
     try:
-        array = np.asarray(values)
+        array = np.asarray(_detached(values))
     except ValueError as error:
         raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
     if np.iscomplexobj(array):

@@ -20,7 +20,7 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import rates
 from widthwise.extras import need
-from widthwise.network import MLP, check_integer
+from widthwise.network import MLP, check_seed
 from widthwise.readers.activations import identify
 from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
@@ -42,7 +42,7 @@ def from_flax(model: Any, *, learning_rate: float = 1.0, activation: Any = None,
     >>> model = nnx.Sequential(nnx.Linear(3, 64, rngs=rngs), nnx.gelu, nnx.Linear(64, 1, rngs=rngs))
     >>> net = from_flax(model)
     >>> net.widths, net.activation.name, net.C_b, net.C_W
-    ((3, 64, 1), 'gelu', (0.0, 0.0), (1.0, 1.0))
+    ((3, 64, 1), 'gelu_tanh', (0.0, 0.0), (1.0, 1.0))
     """
     return net_or_warning(read_chain(flax_chain(model, activation), learning_rate, activation, recognise))
 
@@ -100,7 +100,7 @@ def init_equinox(model: Any, net: MLP, seed: int = 0) -> Any:
 def _drawn_weights(chain: LayerChain, net: MLP, seed: int) -> list[tuple[Any, Weights]]:
     """Each Linear layer of the package with Gaussian parameters of `net`, which must fit the chain."""
     check_fits(chain, net, "C_b")
-    parameters = sample_parameters(net, network_key(check_integer("seed", seed, 0), 0))
+    parameters = sample_parameters(net, network_key(check_seed(seed), 0))
     return [(layer.owner, new) for layer, new in zip(chain.dense, parameters, strict=True)]
 
 

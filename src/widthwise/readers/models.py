@@ -19,7 +19,7 @@ from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs, check_integer, check_targets
+from widthwise.network import MLP, check_inputs, check_integer, check_seed, check_targets
 from widthwise.readers.chains import check_fits
 from widthwise.readers.jax_models import equinox_chain, flax_chain
 from widthwise.readers.specification import Reading, read_chain
@@ -234,7 +234,7 @@ def hessian_spectrum(
     def loss(shift):
         return 0.5 * jnp.sum((outputs(net, unravel(flat + roots * shift), X) - y.T) ** 2)
 
-    key = jax.random.key(check_integer("seed", seed, 0))
+    key = jax.random.key(check_seed(seed))
     rule = lanczos_density(hessian_product(loss, jnp.zeros(count)), count, steps=steps, probes=probes, key=key)
     H, Theta = _model_tangent_kernels(layers, net, X)
     size = len(X) * net.widths[-1]

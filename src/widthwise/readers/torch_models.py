@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import NO_ACTIVATIONS, Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.experiments.tangent import rates
 from widthwise.extras import need
-from widthwise.network import MLP, check_integer
-from widthwise.readers.activations import torch_activation
+from widthwise.network import MLP, check_seed
 from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
     import torch
 
-#: Activation layers by name: as `torch_activation` calls them, then the attributes that are parameters.
-_ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "Tanh": ("tanh",), "ReLU": ("relu",), "SiLU": ("swish",), "Sigmoid": ("sigmoid",), "GELU": ("gelu", "approximate"),
-    "LeakyReLU": ("leaky_relu", "negative_slope"), "Softplus": ("softplus", "beta"), "ELU": ("elu", "alpha"),
-    "CELU": ("celu", "alpha"), "Hardtanh": ("hardtanh", "min_val", "max_val"), "SELU": ("selu",), "Mish": ("mish",),
-    "Softsign": ("softsign",), "ReLU6": ("relu6",), "Hardsigmoid": ("hardsigmoid",), "Hardswish": ("hardswish",),
-    "LogSigmoid": ("logsigmoid",), "Tanhshrink": ("tanhshrink",),
+#: Attributes of activation layers that are their parameters, in the order of the activation's own.
+_ACTIVATIONS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("Tanh", "ReLU", "SiLU", "Sigmoid", "GELU", "SELU", "Mish", "Softsign", "ReLU6", "Hardsigmoid", "Hardswish",
+     "LogSigmoid", "Tanhshrink"), (),
+) | {
+    "LeakyReLU": ("negative_slope",), "Softplus": ("beta",), "ELU": ("alpha",), "CELU": ("alpha",),
+    "Hardtanh": ("min_val", "max_val"), "Softshrink": ("lambd",), "Hardshrink": ("lambd",),
+    "Threshold": ("threshold", "value"),
 }  # fmt: skip
 #: Functions and methods that do the same as a layer, by the layer's name in small letters.
 _AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
@@ -87,7 +87,7 @@ def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
     torch = need("torch", "torch", "init_torch")
     chain = torch_chain(model)
     check_fits(chain, net, "C_b")
-    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+    generator = torch.Generator().manual_seed(check_seed(seed))
     with torch.no_grad():
         for layer, own in zip(chain.dense, net.dense, strict=True):
             for tensor, variance in ((layer.owner.weight, own.C_W / own.inputs), (layer.owner.bias, own.C_b)):
@@ -174,10 +174,13 @@ def _layer(layer: Any, where: str) -> ReadDense | ReadActivation | None:
             return None
         raise unsupported(where, "Call model.eval() first: dropout is then the identity.")
     if type(layer).__name__ not in _ACTIVATIONS:
-        raise unsupported(where)
+        reason = NO_ACTIVATIONS.get(type(layer).__name__.lower())
+        raise unsupported(where, f"Reason: {reason}." if reason else "")
     return ReadActivation(_activation_of(layer), where)
 
 
 def _activation_of(layer: Any) -> Activation:
-    name, *attributes = _ACTIVATIONS[type(layer).__name__]
-    return torch_activation(name, *(getattr(layer, attribute) for attribute in attributes))
+    name = type(layer).__name__
+    values = (repr(float(getattr(layer, attribute))) for attribute in _ACTIVATIONS[name])
+    tanh = name == "GELU" and layer.approximate == "tanh"
+    return resolve("gelu_tanh" if tanh else f"{name}({', '.join(values)})")

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
-from widthwise.memory import available_bytes, readable, require_memory
+from widthwise.memory import available_bytes, readable, require_layers, require_memory
 from widthwise.network import Network, check_inputs, check_network, check_one_input, check_real, plain
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -148,6 +149,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
         names = names_in_order(tensors, tuple(TENSORS))
         wanted = tuple(name for name in RULES if name in names)
         with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
+    require_layers(net.depth)
     flow = single_flow(net, check_one_input(x, net.widths[0]), wanted, with_theta)
     if flow.error > NOTABLE_ERROR:
         warnings.warn(
@@ -244,6 +246,8 @@ def _names_that_exist(net: Network, tensors: Any) -> tuple[tuple[str, ...], str]
         names = names_in_order(tensors, tuple(TENSORS))
         check_existence(net.activations, tuple(name for name in names if name not in KERNELS))
         return names, ""
+    for sigma in dict.fromkeys(net.activations):
+        require_derivatives(sigma, max(record.derivatives for record in TENSORS.values()), "tensors of order 1/n")
     found, reason = [], ""
     for name in TENSORS:
         try:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.memory import require_memory
+from widthwise.memory import require_layers, require_memory
 from widthwise.network import MLP, check_integer, check_one_input, check_widths, real_array
 
 #: Breakpoints closer than this, in units of the segment, are one.
@@ -193,6 +193,8 @@ def hyperplane_regions(hyperplanes: int, dimension: int) -> int:
     """
     hyperplanes = check_integer("hyperplanes", hyperplanes, 0)
     dimension = check_integer("dimension", dimension, 0)
+    if dimension >= hyperplanes:
+        return 2**hyperplanes
     return sum(math.comb(hyperplanes, i) for i in range(dimension + 1))
 
 
@@ -261,8 +263,8 @@ def sawtooth_network(depth: int) -> LayerWeights:
     >>> linear_pieces_on_segment(sawtooth_network(3), [0.0], [1.0])([0.0, 0.125, 0.25, 0.375]).ravel()
     array([0., 1., 0., 1.])
     """
-    if depth < 1:
-        raise InvalidInput("depth", repr(depth), "an integer of at least 1")
+    depth = check_integer("depth", depth, 1)
+    require_layers(depth)
     shift = np.array([0.0, -0.5])
     first = (np.array([[1.0], [1.0]]), shift)
     between = (np.array([[2.0, -4.0], [2.0, -4.0]]), shift)

@@ -13,6 +13,7 @@ import numpy as np
 from widthwise.devices import by_device, power_of_two
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.initialisations import is_gaussian
+from widthwise.experiments.programme import require_networks
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
@@ -46,7 +47,9 @@ class Ensemble:
     @classmethod
     def of(cls, net: Network, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
         joint = np.concatenate([X, X_test])
-        known, batch = guide(net, joint, len(X), algorithm), batch or fitting_batch(net, len(joint), len(X_test))
+        batch = batch or fitting_batch(net, len(joint), len(X_test))
+        require_networks(batch, 8 * _numbers_held(net, len(joint), len(X_test)), parameter_count(net), len(joint))
+        known = guide(net, joint, len(X), algorithm)
         if not is_gaussian(how.get("initialisation") or ()):
             known = known._replace(layers=None)
         return cls(net, algorithm, joint, y, known, batch=batch, **how)
@@ -109,12 +112,17 @@ class Ensemble:
 
 def fitting_batch(net: Network, inputs: int, tests: int) -> int:
     """How many networks are trained side by side: a power of two that suits the caches or the accelerator's memory."""
+    room, most = by_device(ROOM)
+    return power_of_two(room / _numbers_held(net, inputs, tests), 1, most)
+
+
+def _numbers_held(net: Network, inputs: int, tests: int) -> int:
+    """Of one network while it is trained; to within a few times."""
     parameters, outputs, neurons = parameter_count(net), net.widths[-1], sum(net.widths[1:])
     held = 16 * parameters + 8 * neurons * inputs * outputs + 6 * (outputs * inputs) ** 2 + 8 * (outputs * tests) ** 2
     if is_quiet(net, inputs):
         held += 16 * neurons * inputs**2 + inputs**4
-    room, most = by_device(ROOM)
-    return power_of_two(room / held, 1, most)
+    return held
 
 
 def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any]) -> Trained:

@@ -20,7 +20,7 @@ from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.validation import LEAST, check_integer, check_real, check_targets
+from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
 
 TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
@@ -85,7 +85,7 @@ def train(
     y = check_targets(y_train, len(X), net.widths[-1]).T
     X_test = check_inputs(X_test, net.widths[0], "X_test")
     algorithm = _check_algorithm(algorithm, len(X))
-    networks, seed = check_integer("networks", networks, 2), check_integer("seed", seed, 0)
+    networks, seed = check_networks(networks), check_seed(seed)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
     # sums of blocks for four matrices and two plain ones, those of a chunk beside them

@@ -21,6 +21,7 @@ from widthwise.flow.exact.lattice import FINE, Resolution
 from widthwise.flow.exact.neurons import Neuron, spacing
 from widthwise.flow.exact.table import SumTable
 from widthwise.flow.kernels.kernel_flow import diagonal_flow
+from widthwise.memory import require_memory
 from widthwise.network import MLP
 
 #: A point mass below this is dropped.
@@ -248,6 +249,8 @@ class TwoValues:
             return KernelLaw.certain(C_b, C_W, self.low)
         share, index = np.unique(self._share(law.atom_kernels), return_inverse=True)
         weights = np.bincount(index, law.masses)
+        remedy = "Take narrower layers, or the expansion in 1/n."
+        require_memory(8 * (n + 1) * (5 + 3 * len(share)), f"the exact law of {n} neurons", remedy)
         k = np.arange(n + 1.0)
         ways = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
         masses = weights @ np.exp(ways + xlogy(k, share[:, None]) + xlog1py(n - k, -share[:, None]))

@@ -16,7 +16,7 @@ from widthwise.flow.exact.kernel_law import KernelLaw
 from widthwise.flow.exact.neurons import slopes_of
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import MLP, Network, check_one_input, plain, real_array
+from widthwise.network import MLP, Network, check_integer, check_one_input, plain, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
 _NODE_BLOCK = 1 << 22
@@ -229,8 +229,7 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
     slopes = slopes_of(net.activation)
     if slopes is None:
         raise InvalidInput("net", f"activation {net.activation.name}", "linear, relu or leaky_relu", "Use exact_law.")
-    if order != int(order) or order < 0:
-        raise InvalidInput("order", repr(order), "a non-negative whole number")
+    order = check_integer("order", order, 0, 1000, "a whole number from 0 to 1000")
     point = check_one_input(x, net.widths[0])
     now = dense_kernel(net.C_b[0], net.C_W[0], float(point @ point) / net.widths[0]) ** np.arange(order + 1.0)
     kept = [now]

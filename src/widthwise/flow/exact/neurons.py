@@ -22,6 +22,7 @@ from widthwise.activations import Activation, evaluate, intervals
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.flow.exact.lattice import FINE, LATTICE_MARGIN, Resolution, add, refine, spread_masses, trim
 from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, Source, panel_nodes, row_edges
+from widthwise.memory import require_memory
 
 #: Analytic rows are resolved by fewer points than doubled ones.
 COARSEST, PER_DEVIATION = 2.0**-4, 8.0
@@ -228,6 +229,9 @@ def _log_gamma(log_t: np.ndarray, shape) -> np.ndarray:
 
 
 def _active(log_s: np.ndarray, n: int) -> np.ndarray:
+    # all numbers of active neurons, and densities for those that are not negligible
+    numbers = 5 * n + 2 * len(log_s) * min(n, 100 * math.isqrt(n) + 100)
+    require_memory(8 * numbers, f"the exact law of {n} neurons", "Take narrower layers, or the expansion in 1/n.")
     k = np.arange(1, n + 1)
     log_mass = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) - n * math.log(2.0)
     seen = log_mass > 2.2 * _LOG_LEAST

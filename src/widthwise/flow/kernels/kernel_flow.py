@@ -11,6 +11,7 @@ serves any depth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -27,6 +28,7 @@ from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
+from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP, PER_LAYER, Affine, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
@@ -129,6 +131,24 @@ def check_normalisable(step: Layer, variance: np.ndarray) -> None:
         )  # fmt: skip
 
 
+#: Kernels whose products with each other are representable.
+LARGEST_KERNEL = 1e150
+
+
+def check_representable(name: str, kernel: np.ndarray, largest: float, reason: str) -> None:
+    """Refuse a kernel (layers, …) beyond what the arithmetic that follows can hold."""
+    beyond = ~(np.abs(kernel) <= largest)
+    if beyond.any():
+        raise InvalidInput(
+            "net", f"{name} of {kernel[beyond].flat[0]:.3g} at layer {int(np.argwhere(beyond)[0][0]) + 1}",
+            f"at most {largest:.0e}: {reason}",
+            "Reduce C_W, C_b, lambda_W, lambda_b or the size of the inputs; single_input takes one input of any size.",
+        )  # fmt: skip
+
+
+_PRODUCTS = "products of two kernels must be representable"
+
+
 def is_closed(net: Network) -> bool:
     """Whether every expectation that is asked for has a closed form."""
     gained = any(isinstance(step, Affine) for step in net.steps)
@@ -138,7 +158,16 @@ def is_closed(net: Network) -> bool:
 
 def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True, pairs: int = 0) -> Diagonal:
     """K_aa and Θ_aa at every layer, in float64, of inputs of which so many pairs will be asked for."""
-    gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    with np.errstate(over="ignore"):
+        gram = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    check_representable("x·x/n_0", gram[None], LARGEST_KERNEL, _PRODUCTS)
+    diagonal = _diagonal_flow(net, gram, with_theta, pairs)
+    check_representable("a kernel K", diagonal.K, LARGEST_KERNEL, _PRODUCTS)
+    check_representable("a tangent kernel Theta", diagonal.Theta, LARGEST_KERNEL, _PRODUCTS)
+    return diagonal
+
+
+def _diagonal_flow(net: Network, gram: np.ndarray, with_theta: bool, pairs: int) -> Diagonal:
     if is_closed(net):
         (K, *Theta), entering = closed_flow(net, runs_of(net), gram, (), with_theta, pairs=pairs)
         for block, K_in in zip(net.blocks, (K_in for run in entering for K_in in zip(*run, strict=True)), strict=True):
@@ -159,6 +188,7 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True, pairs: i
     K, Theta, found, entering, kept = gram, np.zeros_like(gram), [], [], Kept()
     for position, (step, reported) in enumerate(reported_steps(net)):
         entering.append(K)
+        check_representable("a kernel K", np.stack([*(K for K, _ in found), K]), LARGEST_KERNEL, _PRODUCTS)
         check_normalisable(step, K)
         K, Theta = kernel_rule(step, Pair(K, K, K, Theta, partial(norm, position, K), kept))
         if reported:
@@ -253,6 +283,13 @@ def kernel_flow(
     """K and Θ between all rows of X, or between the rows of X and those of X2, tile by tile."""
     if with_theta:
         check_differentiable(net)
+    kept, rows_of_tables = 1 if last_only else net.depth, len(X) + (0 if X2 is None else len(X2))
+    entries = len(X) * len(X if X2 is None else X2)
+    entry = (1 + with_theta) * kept * np.dtype(dtype).itemsize
+    tables = sum(sigma.closed is None for sigma in net.activations) * (1 + with_theta) * SHORT_SERIES * 8
+    fitting = f"What would fit: {math.isqrt(available_bytes() // entry)}² entries."
+    what = f"kernels of {len(X)} × {entries // len(X)} inputs at {kept} layers"
+    require_memory(entry * entries + tables * rows_of_tables, what, fitting)
     others = X if X2 is None else X2
     rows = diagonal_flow(net, X, with_theta, len(X) * len(others))
     columns = rows if X2 is None else diagonal_flow(net, X2, with_theta, len(X) * len(others))

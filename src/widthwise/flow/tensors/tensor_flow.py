@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
-from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.activations.closed_forms import MonomialForm, homogeneous
+from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
@@ -184,6 +185,7 @@ def finite_flow(
     with_slopes = (with_theta and smooth) or any(name not in WITHOUT_THETA for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
+    _check_tensors_representable(net, kernels.K, Theta)
     carried = required(wanted)
     layers = (net.depth,) if last_only else kernels.layers
     index = [layer - 1 for layer in layers]
@@ -212,6 +214,23 @@ def finite_flow(
                 kept[name][layer + 1 - layers[0]] = now[name]
     route = " and ".join(sorted(routes)) or "input layer only"
     return FiniteFlow(layers, kernels.K[index], Theta[index], kept, route, error)
+
+
+#: Kernels whose fourth powers are representable, as the largest tensors are.
+LARGEST_FOR_TENSORS = 1e75
+#: An activation that is no power is resolved to 1e-8 here; at 1e36 to 1e-5, in half a minute for two inputs.
+LARGEST_INTEGRATED = 1e24
+
+
+def _check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) -> None:
+    """Refuse kernels that tensors of order 1/n cannot be computed at."""
+    reason = "tensors of order 1/n are products of up to four kernels"
+    check_representable("a kernel K", K, LARGEST_FOR_TENSORS, reason)
+    check_representable("a tangent kernel Theta", Theta, LARGEST_FOR_TENSORS, reason)
+    for sigma in net.activations:
+        if homogeneous(sigma.closed) is None and not isinstance(sigma.closed, MonomialForm):
+            reason = f"beyond it, {sigma.name} varies on a scale that is lost beside its inputs"
+            check_representable("a kernel K", K[:-1], LARGEST_INTEGRATED, reason)
 
 
 def _report(progress: Callable[[int, int], None], layer: int, steps: int, share: float) -> None:

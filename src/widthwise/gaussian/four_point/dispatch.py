@@ -13,7 +13,7 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
 from widthwise.gaussian.four_point.orthants import orthant_route
 from widthwise.gaussian.four_point.planes import plane_route
-from widthwise.gaussian.four_point.sampling import sample_route
+from widthwise.gaussian.four_point.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
@@ -93,6 +93,9 @@ def four_point(
         error = _ORTHANT_ERROR_CLOSE if np.any((apart > 1e-12) & (apart < _CLOSE)) else _ORTHANT_ERROR
         errors = np.broadcast_to(error * np.abs(values).max(axis=0), values.shape)
         return FourPoint(len(K), placed, values, errors, "orthants")
+    found = grid_route(activation, K, placed) if method == "auto" else None
+    if found is not None:
+        return FourPoint(len(K), placed, *found, "grid on a plane")
     found = plane_route(activation, K, placed, tolerance, progress) if method != "sample" else None
     if found is not None:
         result = FourPoint(len(K), placed, *found, "Hermite planes")

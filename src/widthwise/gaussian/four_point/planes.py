@@ -17,6 +17,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.devices import by_device, on_all_cores
+from widthwise.gaussian.four_point.directions import Directions, direction_moments
 from widthwise.gaussian.four_point.families import Layout, Orders, layout, quadruples
 from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, Geometry, geometry, library, planes_of
 from widthwise.gaussian.four_point.tables import PlaneTables, joined, plane_tables, resolved
@@ -195,7 +196,13 @@ class PlaneSeries:
         values = np.zeros((len(quads), len(self.placed)))
         errors = np.zeros(values.shape)
         distinct = 1 + np.count_nonzero(np.diff(quads, axis=1), axis=1)
-        left, small = np.flatnonzero(distinct > 2), np.flatnonzero(distinct <= 2)
+        flat = Directions.of(self.rho).few(quads)
+        if flat.any():
+            scale = np.sqrt(np.diag(self.K))
+            values[flat], errors[flat] = direction_moments(self.activation, scale, self.rho, self.placed, quads[flat])
+        left, small = np.flatnonzero((distinct > 2) & ~flat), np.flatnonzero(distinct <= 2)
+        if not len(left) and not len(small):
+            return values, errors
         total = len(left)
         # quadruples of one or two inputs need no series at all
         schedule = (SLOW_DEGREES,) if self.slow else PLANE_DEGREES
