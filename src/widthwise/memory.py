@@ -5,6 +5,7 @@ up the maps of memory that a process may have.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -37,15 +38,14 @@ def available_bytes() -> int:
     return max(0, min(limits))
 
 
-def require_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise `TooLarge` if `needed` bytes are not there."""
+def require_memory(needed: int, what: str, remedy: str | Callable[[int], str]) -> None:
+    """Raise `TooLarge` if `needed` bytes are not there, with a remedy, which may depend on how many there are."""
     if needed < _NO_MATTER:
         return
     limit = available_bytes()
     if needed > limit:
-        raise TooLarge(
-            "memory", f"{what}, which needs {readable(needed)}", f"at most {readable(limit)}, what is available", remedy
-        )
+        got, expected = f"{what}, which needs {readable(needed)}", f"at most {readable(limit)}, what is available"
+        raise TooLarge("memory", got, expected, remedy if isinstance(remedy, str) else remedy(limit))
 
 
 #: What a layer of a network for one input takes: its numbers, and the expectations of all tensors' rules.
@@ -54,8 +54,11 @@ _BYTES_OF_A_LAYER = 4096
 
 def require_layers(depth: int) -> None:
     """Raise `TooLarge` if so many layers do not fit."""
-    fitting = available_bytes() // _BYTES_OF_A_LAYER
-    require_memory(_BYTES_OF_A_LAYER * depth, f"{depth} layers", f"What would fit: {fitting} layers.")
+    require_memory(
+        _BYTES_OF_A_LAYER * depth,
+        f"{depth} layers",
+        lambda limit: f"What would fit: {limit // _BYTES_OF_A_LAYER} layers.",
+    )
 
 
 def readable(count: float) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 
 from widthwise.errors import InvalidInput
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import check_integer, real_array
 
 
@@ -132,8 +132,8 @@ def catapult_orbit(
             raise InvalidInput(name, f"{array.min():g}", "positive numbers")
     r, bend, eta, c, y = np.broadcast_arrays(*given)
     each = 2 * 3 * 8 * r.size + 400  # numbers in the list and in the result, and what objects weigh
-    fitting = f"What would fit: {available_bytes() // each} steps."
-    require_memory(each * steps, f"{steps} steps of {r.size} orbits", fitting)
+    what = f"{steps} steps of {r.size} orbits"
+    require_memory(each * steps, what, lambda limit: f"What would fit: {limit // each} steps.")
     history = [(r, bend)]
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):

@@ -18,7 +18,7 @@ from widthwise.activations.closed_forms import MonomialForm
 from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import MLP, PER_LAYER, check_inputs
 
 LINEAR_TENSORS = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
@@ -52,9 +52,10 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     gram = inputs @ inputs.T / net.widths[0]
     K, Theta = dense_step(net.dense[0], gram, 0.0)
     needed = 8 * (net.depth + 4) * len(LINEAR_TENSORS) * len(gram) ** 4
-    most = int(len(gram) * (available_bytes() / needed) ** 0.25)
     require_memory(
-        needed, f"moments of {len(gram)} inputs, {len(gram)}⁴ entries each", f"What would fit: {most} inputs."
+        needed,
+        f"moments of {len(gram)} inputs, {len(gram)}⁴ entries each",
+        lambda limit: f"What would fit: {int(len(gram) * (limit / needed) ** 0.25)} inputs.",
     )
     moments: PairMoments = {name: np.zeros((len(gram),) * 4) for name in LINEAR_TENSORS} | first_moments(K, Theta)
     kernels, tensors = [(K, Theta)], [_connected(moments, K, Theta, net.widths[0])]

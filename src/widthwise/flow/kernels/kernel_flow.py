@@ -28,7 +28,7 @@ from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import MLP, PER_LAYER, Affine, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
@@ -287,9 +287,12 @@ def kernel_flow(
     entries = len(X) * len(X if X2 is None else X2)
     entry = (1 + with_theta) * kept * np.dtype(dtype).itemsize
     tables = sum(sigma.closed is None for sigma in net.activations) * (1 + with_theta) * SHORT_SERIES * 8
-    fitting = f"What would fit: {math.isqrt(available_bytes() // entry)}² entries."
     what = f"kernels of {len(X)} × {entries // len(X)} inputs at {kept} layers"
-    require_memory(entry * entries + tables * rows_of_tables, what, fitting)
+    require_memory(
+        entry * entries + tables * rows_of_tables,
+        what,
+        lambda limit: f"What would fit: {math.isqrt(limit // entry)}² entries.",
+    )
     others = X if X2 is None else X2
     rows = diagonal_flow(net, X, with_theta, len(X) * len(others))
     columns = rows if X2 is None else diagonal_flow(net, X2, with_theta, len(X) * len(others))
