@@ -14,7 +14,7 @@ from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import check_integer, real_array
 
 PHASE_NAMES = ("ordered", "critical", "chaotic", "divergent")
@@ -61,8 +61,8 @@ def phase_grid(activation: ActivationLike, C_W: Any, C_b: Any, x_square: float =
     """
     shape = profile(resolve(activation))
     C_W, C_b = _axis(C_W, "C_W"), _axis(C_b, "C_b")
-    fitting = f"What would fit: {available_bytes() // _BYTES_OF_A_GRID_POINT} points."
-    require_memory(_BYTES_OF_A_GRID_POINT * C_W.size * C_b.size, f"a grid of {C_W.size} × {C_b.size} points", fitting)
+    what, each = f"a grid of {C_W.size} × {C_b.size} points", _BYTES_OF_A_GRID_POINT
+    require_memory(each * C_W.size * C_b.size, what, lambda limit: f"What would fit: {limit // each} points.")
     weights, biases = (x.ravel() for x in np.meshgrid(C_W, C_b))
     x_square = non_negative(x_square, "x_square")
     if shape.slopes is not None:

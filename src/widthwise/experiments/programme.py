@@ -21,7 +21,7 @@ from widthwise.experiments.initialisations import is_gaussian
 from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import on_device, output_kernel, tangent_kernel
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, Network
 from widthwise.network.layered import parameter_count
 from widthwise.tensors import TENSORS
@@ -71,10 +71,14 @@ class Part:
 
 def require_networks(batch: int, bytes_each: float, parameters: int, inputs: int) -> None:
     """Refuse networks of which a batch does not fit, before the first is drawn."""
-    fitting = int(available_bytes() / bytes_each)
-    smaller = f"narrower networks or fewer inputs, in all {available_bytes() / bytes_each:.2g} of this"
+
+    def fitting(limit: int) -> str:
+        share = limit / bytes_each
+        smaller = f"narrower networks or fewer inputs, in all {share:.2g} of this"
+        return f"What would fit: {f'batch={int(share)}' if share >= 1.0 else smaller}."
+
     what = f"networks of {parameters} parameters at {inputs} inputs, {batch} at once"
-    require_memory(int(batch * bytes_each), what, f"What would fit: {f'batch={fitting}' if fitting else smaller}.")
+    require_memory(int(batch * bytes_each), what, fitting)
 
 
 @dataclass(frozen=True)

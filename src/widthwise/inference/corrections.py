@@ -17,7 +17,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
@@ -50,12 +50,12 @@ def require_tensors(net: Network, inputs: int, wanted: tuple[str, ...]) -> None:
 
 def _require_bytes(needed: int, power: int, inputs: int, how: str) -> None:
     """Refuse what does not fit, and say how many inputs would: memory grows like inputs^power."""
-    most = int(inputs * (available_bytes() / needed) ** (1.0 / power))
-    require_memory(
-        needed,
-        f"order=1 on {inputs} training and test inputs{how}",
-        f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0.",
-    )
+
+    def fitting(limit: int) -> str:
+        most = int(inputs * (limit / needed) ** (1.0 / power))
+        return f"Take up to {most} inputs in all, for example fewer test inputs at a time, or order=0."
+
+    require_memory(needed, f"order=1 on {inputs} training and test inputs{how}", fitting)
 
 
 def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:

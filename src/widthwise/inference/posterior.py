@@ -18,7 +18,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, finite_flow
 from widthwise.inference import corrections
 from widthwise.inference.infinite_width import GaussianProcess, posterior_corrections
-from widthwise.memory import available_bytes, require_layers, require_memory
+from widthwise.memory import require_layers, require_memory
 from widthwise.network import (
     MLP,
     Network,
@@ -207,8 +207,8 @@ def _drawn_functions(mean: np.ndarray, covariance: np.ndarray, samples: Any, see
     """Gaussian functions on (sample, output, test), independent outputs with means (inputs, outputs)."""
     samples = check_integer("samples", samples, 1, expected="a positive integer")
     rng = np.random.default_rng(check_seed(seed))
-    fitting = f"What would fit: {available_bytes() // (16 * mean.size)} samples."
-    require_memory(16 * samples * mean.size, f"{samples} functions at {mean.size} points", fitting)
+    what, each = f"{samples} functions at {mean.size} points", 16 * mean.size
+    require_memory(each * samples, what, lambda limit: f"What would fit: {limit // each} samples.")
     variances, vectors = linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(variances, 0.0))
     values = mean.T + rng.standard_normal((samples, mean.shape[1], len(covariance))) @ root.T

@@ -16,7 +16,7 @@ import numpy as np
 
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.extras import need
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import require_memory
 from widthwise.network import check_inputs, check_integer, real_array
 
 #: A training point and a test point of a curve while they are made.
@@ -106,8 +106,8 @@ def dataset(name: str, points: int = 4) -> Data:
         return Data(corners, corners.prod(axis=1), np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]), name)
     if name in ("diabetes", "digits", "iris"):
         return _from_scikit_learn(name, points)
-    fitting = f"What would fit: {available_bytes() // _BYTES_OF_A_POINT} points."
-    require_memory(_BYTES_OF_A_POINT * points, f"a data set of {points} points", fitting)
+    what, each = f"a data set of {points} points", _BYTES_OF_A_POINT
+    require_memory(each * points, what, lambda limit: f"What would fit: {limit // each} points.")
     at = np.linspace(0.0, 1.0, points, endpoint=name != "circle")
     between = at[:-1] + 0.5 * at[1] if name != "circle" else at + 0.5 / points
     # twelve digits: what should be zero is
