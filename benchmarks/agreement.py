@@ -19,7 +19,7 @@ import numpy as np
 from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
 from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import extrapolate
-from widthwise.experiments.tally import Tally, chunks_of, merged
+from widthwise.experiments.tally import Chunks, Tally, merged
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.train import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
@@ -92,7 +92,7 @@ def trained_case(activation, depth, outputs, inputs, algorithm, widths, networks
     for n in widths:
         net = network(activation, depth, n, outputs)
         ensemble, sums = Ensemble.of(net, algorithm, data, y, test, **how), None
-        for chunk in chunks_of(ensemble, networks):
+        for chunk in Chunks.of(ensemble, networks):
             sums = merged(sums, ensemble(chunk))
         if sums is None or sums["unconverged"] + sums["nonfinite"] > 0:
             raise RuntimeError(f"networks of {net} did not converge")

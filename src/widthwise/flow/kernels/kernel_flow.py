@@ -201,15 +201,15 @@ def _diagonal_flow(net: Network, gram: np.ndarray, with_theta: bool, pairs: int)
 def closed_flow(
     net: Network, runs: tuple[EqualLayers, ...], gram: np.ndarray, diagonals: Sequence[Any], with_theta: bool,
     last_only: bool = False, pairs: int = 0,
-) -> tuple[list[np.ndarray], list[Any]]:  # fmt: skip
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
     """K and, if wanted, Θ (layers, …) of pairs by closed forms: by numpy for few pairs, else compiled.
 
     `diagonals` are K of the inputs a and of the inputs b at the entrance of every layer, laid out like the pairs.
     Without them every input is paired with itself, and K at every entrance comes along.
     """
-    if max(gram.size, pairs) <= MOST_PLAIN and all(
-        sigma.closed.stated(p, p) for sigma in net.activations for p in (0, 1)
-    ):
+    forms = [sigma.closed for sigma in net.activations]
+    stated = all(form is not None and form.stated(p, p) for form in forms for p in (0, 1))
+    if stated and max(gram.size, pairs) <= MOST_PLAIN:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return _closed_flow(runs, gram, diagonals, with_theta, last_only)
     return jax.tree.map(np.asarray, _compiled_flow(runs, gram, diagonals, with_theta, last_only))
