@@ -78,7 +78,7 @@ def ResMLP(
     scales = [check_real("skip", value, "finite non-negative numbers") for value in values]
     factor = _branch(branch, sum(scale > 0.0 for scale in scales)) ** 2
     norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[_name(entry[0])](entry[1]), "('rms' or 'ln', ε) or None")
-    learned = _learned(affine)
+    learned = _affine_layers(affine)
     layers: list[Layer] = [plain.dense[0]]
     for number, (sigma, dense) in enumerate(zip(plain.activations, plain.dense[1:], strict=True)):
         before = [norms[number], *learned] if norms[number] is not None else []
@@ -130,12 +130,12 @@ def NormMLP(
         hidden: list[Layer] = [Elementwise(sigma)]
         if found is not None:
             place = 0 if found[0] == "pre" else 1
-            hidden[place:place] = [found[1], *_learned(affine)]
+            hidden[place:place] = [found[1], *_affine_layers(affine)]
         layers += [*hidden, dense]
     return Network(layers)
 
 
-def _learned(affine: Any) -> list[Layer]:
+def _affine_layers(affine: Any) -> list[Layer]:
     """The learned gain and shift behind a normalisation, or nothing."""
     if affine is None:
         return []
