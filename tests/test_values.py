@@ -30,7 +30,7 @@ def test_widths_without_an_order_are_refused(widths):
 
 @pytest.mark.parametrize("kinks", ["ab", 5, None, [None], ["0"], [[1, 2]], [True], {0.0: 1}, [1j], [[1], [2, 3]]])
 def test_kinks_that_are_no_positions_are_refused(kinks):
-    with pytest.raises(ww.WidthwiseError, match="kinks: got .*; expected a list of finite positions"):
+    with pytest.raises(ww.WidthwiseError, match="kinks: got .*; expected finite positions, as a list"):
         ww.activation(jnp.abs, kinks=kinks)
 
 

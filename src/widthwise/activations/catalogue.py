@@ -245,7 +245,7 @@ def _checked_kinks(kinks: Any) -> tuple[float, ...]:
         if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu") or not np.all(np.isfinite(array)):
             raise ValueError
     except (ValueError, TypeError):
-        raise InvalidInput("kinks", repr(kinks), "a list of finite positions", "For example kinks=[0.0].") from None
+        raise InvalidInput("kinks", repr(kinks), "finite positions, as a list", "For example kinks=[0.0].") from None
     return tuple(map(float, array))
 
 
