@@ -67,11 +67,11 @@ def load_model(model: Any, X: Any, net: Network | None) -> tuple[Parameters, Net
         raise InvalidInput("net", type(net).__name__, expected)
     else:
         check_fits(reading.chain, net, "C_b", "lambda_b", "lambda_gain", "lambda_shift")
-    parameters = [_parameters(step) for step in reading.chain.learned]
+    parameters = [_as_parameters(step) for step in reading.chain.learned]
     return parameters, net, check_inputs(X, net.widths[0])
 
 
-def _parameters(step: ReadDense | ReadGain) -> Weights | GainAndShift:
+def _as_parameters(step: ReadDense | ReadGain) -> Weights | GainAndShift:
     """In the layout of `experiments`; of tensors that a model lacks, the values that change nothing."""
     if isinstance(step, ReadDense):
         b = np.zeros(len(step.W)) if step.b is None else step.b

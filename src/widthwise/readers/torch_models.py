@@ -46,9 +46,9 @@ _AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
 _WITHOUT_LAYER = {"sin": "sin", "erf": "erf", "square": "quadratic"}
 _RESHAPES = {"flatten", "view", "reshape"}
 #: Functions, operators and methods by name; what Python makes of +=, *= and /=.
-_SUMS = {"add", "iadd", "add_"}
-_PRODUCTS = {"mul", "imul", "mul_", "multiply"}
-_QUOTIENTS = {"truediv", "itruediv", "div", "div_", "divide", "true_divide"}
+_SUMS_BY_NAME = {"add", "iadd", "add_"}
+_MULTIPLICATIONS = {"mul", "imul", "mul_", "multiply"}
+_DIVISIONS = {"truediv", "itruediv", "div", "div_", "divide", "true_divide"}
 _BY_OPERATOR = {"iadd", "imul", "itruediv"}
 
 
@@ -186,7 +186,7 @@ def torch_chain(model: Any) -> LayerChain:
         if _overwrites(layer, name) and any(order[reader] > position for reader in node.args[0].users):
             raise unsupported(f"{where}, in place on a value that is read again", "Use inplace=False.")
         incoming = [values[one] for one in (*node.args, *node.kwargs.values()) if isinstance(one, fx.Node)]
-        if len(incoming) == 2 and name in _SUMS and not node.kwargs:
+        if len(incoming) == 2 and name in _SUMS_BY_NAME and not node.kwargs:
             values[node] = summed(incoming[0], incoming[1], where)
             continue
         if len(incoming) != 1 or len(node.all_input_nodes) != 1:
@@ -204,9 +204,9 @@ def _overwrites(layer: Any, name: str) -> bool:
 def _constant_factor(node: Any, name: str) -> float | None:
     """What a product with, or a quotient by, a plain number multiplies by; None for any other operation."""
     numbers = [value for value in node.args if isinstance(value, int | float)]
-    if name not in (*_PRODUCTS, *_QUOTIENTS) or len(node.args) != 2 or len(numbers) != 1 or node.kwargs:
+    if name not in (*_MULTIPLICATIONS, *_DIVISIONS) or len(node.args) != 2 or len(numbers) != 1 or node.kwargs:
         return None
-    if name in _PRODUCTS:
+    if name in _MULTIPLICATIONS:
         return float(numbers[0])
     return None if node.args[1] is not numbers[0] or numbers[0] == 0 else 1.0 / numbers[0]
 
