@@ -286,6 +286,10 @@ DENSE = ww.Dense(8, 8)
         (lambda: Network([ww.Dense(3, 8), ww.Affine(), ww.Residual(["tanh", DENSE]), DENSE]), "behind a learned gain"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh", ww.Dense(8, 4)]), DENSE]), "a sum of 8 and 4 features"),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh"]), DENSE]), "a body that ends with"),
+        (
+            lambda: Network([ww.Dense(3, 8), ww.Residual([ww.Residual(["tanh", ww.Dense(8, 8)])]), DENSE]),
+            "without a Dense layer before it",
+        ),
         (lambda: Network([ww.Dense(3, 8), ww.Residual(["tanh", "relu", DENSE]), DENSE]), r"body\[1\]"),
         (lambda: Network([ww.Dense(3, 8), "tanh", ww.Residual(["tanh", DENSE]), DENSE]), r"layers\[2\].*behind an act"),
         (lambda: Network([ww.Dense(3, 8), "relu", ww.RMSNorm(), ww.LayerNorm(), DENSE]), "behind RMSNorm"),

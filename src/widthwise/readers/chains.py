@@ -1,28 +1,62 @@
-"""A model as a chain of weight layers with an activation between any two of them, whatever package it comes from."""
+"""A model as steps that were read one after the other, whatever package it comes from, and the network that they are.
+
+A step is a weight layer, an activation, a normalisation, its learned gain and shift, or a residual connection around
+steps. Readers follow the values inside a model: each `Value` is a step and the value that the step acted on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
+import jax
 import numpy as np
 
-from widthwise.activations import Activation, resolve
+from widthwise.activations import NO_ACTIVATIONS, Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.network import MLP
+from widthwise.experiments.sampler import with_parameters
+from widthwise.experiments.tangent import rates
+from widthwise.network import (
+    MLP,
+    Affine,
+    Dense,
+    Elementwise,
+    Layer,
+    LayerNorm,
+    Network,
+    Residual,
+    RMSNorm,
+    check_network,
+    simplified,
+)
+from widthwise.network.layers.base import Misfit, Signal
+from widthwise.network.mlp import check_activations
+from widthwise.network.skips_and_norms import BATCH_NORM
 
-SUPPORTED = "Linear layers with one activation between them, Flatten and Identity"
+SUPPORTED = "Linear layers, one activation between two of them, LayerNorm, RMSNorm, skips, Flatten and Identity"
+#: Normalisations by the names of their modules, which are those of widthwise in every package.
+NORM_KINDS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
 
 
 @dataclass(frozen=True)
 class ReadDense:
-    """A weight layer: W (outputs, inputs), b (outputs,) or None, where it stands, and the package's own object."""
+    """A weight layer: W (outputs, inputs), b (outputs,) or None, where it stands, and the package's own W and b.
+
+    What it computes is multiplied by the constant `factor` of the model.
+    """
 
     W: np.ndarray
     b: np.ndarray | None
     where: str
-    owner: Any = None
+    tensors: tuple[Any, Any] = (None, None)
+    factor: float = 1.0
+
+    @property
+    def values(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        return self.W, self.b
 
 
 @dataclass(frozen=True)
@@ -34,70 +68,288 @@ class ReadActivation:
 
 
 @dataclass(frozen=True)
-class LayerChain:
-    """Weight layers in order, and the activations between them, one per hidden layer."""
+class ReadNorm:
+    """A normalisation over so many neurons, without its gain and shift."""
 
-    dense: tuple[ReadDense, ...]
-    activations: tuple[Activation, ...]
+    layer: RMSNorm | LayerNorm
+    width: int
+    where: str
+
+
+@dataclass(frozen=True)
+class ReadGain:
+    """The learned gain and shift of a normalisation, None for one that it does not have, and the package's own."""
+
+    gain: np.ndarray | None
+    shift: np.ndarray | None
+    where: str
+    tensors: tuple[Any, Any] = (None, None)
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        return (self.dense[0].W.shape[1], *(layer.W.shape[0] for layer in self.dense))
+    def values(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        return self.gain, self.shift
+
+
+@dataclass(frozen=True)
+class ReadResidual:
+    """What comes in, times a scale, added to what leaves the body."""
+
+    body: tuple[ReadStep, ...]
+    scale: float
+    where: str
+
+
+@dataclass(frozen=True)
+class ReadFactor:
+    """A constant factor, which becomes that of the weight layer before it."""
+
+    factor: float
+    where: str
+
+
+ReadStep = ReadDense | ReadActivation | ReadNorm | ReadGain | ReadResidual
+
+
+def read_norm(
+    kind: str, width: int, epsilon: float, where: str, tensors: tuple[Any, Any], values: Sequence[np.ndarray | None]
+) -> list[ReadStep]:
+    """A normalisation, and its gain and shift if it has any."""
+    steps: list[ReadStep] = [ReadNorm(NORM_KINDS[kind](epsilon), width, where)]
+    gain, shift = values
+    return steps if gain is None and shift is None else [*steps, ReadGain(gain, shift, where, tensors)]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value inside a model: the step that made it, or a constant factor, and what that acted on; none of the input.
+
+    >>> x = Value()
+    >>> h = x.then(ReadDense(np.ones((4, 2)), None, "0"))
+    >>> [step.where for step in h.steps_since(x)], x.steps_since(h)
+    (['0'], None)
+    """
+
+    step: ReadStep | ReadFactor | None = None
+    before: Value | None = None
+
+    def then(self, *steps: ReadStep | ReadFactor) -> Value:
+        value = self
+        for step in steps:
+            value = Value(step, value)
+        return value
+
+    def steps_since(self, start: Value) -> list[ReadStep | ReadFactor] | None:
+        """The steps from another value to this one; None where this one was not made from it."""
+        steps, value = [], self
+        while value is not start:
+            if value.before is None or value.step is None:
+                return None
+            steps.append(value.step)
+            value = value.before
+        return steps[::-1]
+
+
+def summed(one: Value, other: Value, where: str) -> Value:
+    """The sum of two values, of which one, perhaps times a constant, is what the other was made from."""
+    for skip, branch in ((one, other), (other, one)):
+        starts = [(skip, 1.0)]
+        if isinstance(skip.step, ReadFactor) and skip.before is not None:
+            starts.append((skip.before, skip.step.factor))
+        for start, scale in starts:
+            body = branch.steps_since(start)
+            if body:
+                if scale < 0.0:
+                    raise unsupported(f"{where}, a skip times {scale:g}", "Change the sign of the branch instead.")
+                return start.then(ReadResidual(tuple(_with_factors(body)), scale, where))
+    raise unsupported(f"{where}, a sum in which neither value was made from the other")
+
+
+def _with_factors(steps: Sequence[ReadStep | ReadFactor]) -> list[ReadStep]:
+    """Constant factors become those of the weight layers before them."""
+    found: list[ReadStep] = []
+    for step in steps:
+        if not isinstance(step, ReadFactor):
+            found.append(step)
+        elif found:
+            found.append(_times(found.pop(), step))
+        else:
+            raise unsupported(f"{step.where}, a factor before any layer", "Put it into the Linear layer that follows.")
+    return found
+
+
+def _times(step: ReadStep, by: ReadFactor) -> ReadStep:
+    if isinstance(step, ReadDense):
+        return replace(step, factor=step.factor * by.factor)
+    if isinstance(step, ReadResidual) and by.factor >= 0.0:
+        *body, last = step.body
+        return replace(step, body=(*body, _times(last, by)), scale=step.scale * by.factor)
+    remedy = "Put it into the Linear layer that follows."
+    raise unsupported(f"{by.where}, a factor {by.factor:g} behind {step.where}", remedy)
+
+
+@dataclass(frozen=True)
+class LayerChain:
+    """The steps of a model in the order of their application, checked by `chain_of`."""
+
+    steps: tuple[ReadStep, ...]
+
+    @cached_property
+    def flat(self) -> tuple[ReadStep, ...]:
+        """All steps in a row, those within residual connections too."""
+        return tuple(_flat(self.steps))
+
+    @cached_property
+    def dense(self) -> tuple[ReadDense, ...]:
+        return tuple(step for step in self.flat if isinstance(step, ReadDense))
+
+    @cached_property
+    def learned(self) -> tuple[ReadDense | ReadGain, ...]:
+        """Steps with parameters, in the order in which a network has them."""
+        return tuple(step for step in self.flat if isinstance(step, ReadDense | ReadGain))
+
+    @cached_property
+    def structure(self) -> Network:
+        """The network with all C's and λ's zero."""
+        return self.network([(0.0,) * (4 if isinstance(step, ReadDense) else 2) for step in self.learned])
+
+    def network(self, numbers: Sequence[Sequence[float]], activation: Any = None) -> Network:
+        """The network, an `MLP` if there are only weight layers and activations.
+
+        `numbers` are C_b, C_W, λ_b, λ_W of each weight layer and λ_gain, λ_shift of each gain, in the order of
+        `learned`; `activation` is one for all, or one each, instead of those that were read.
+        """
+        own = [step.activation for step in self.flat if isinstance(step, ReadActivation)]
+        sigmas = own if activation is None else check_activations(activation, len(own))
+        layers, _ = _layers_of(self.steps, iter(numbers), iter(sigmas), Signal(None, gaussian=False))
+        try:
+            net = simplified(Network(layers))
+        except InvalidInput as error:
+            raise InvalidInput("model", error.got, error.expected, error.remedy) from None
+        return net.replace(activation=activation) if isinstance(net, MLP) and not own and activation else net
+
+
+def _flat(steps: Sequence[ReadStep]) -> Iterator[ReadStep]:
+    for step in steps:
+        if isinstance(step, ReadResidual):
+            yield from _flat(step.body)
+        else:
+            yield step
+
+
+def _layers_of(
+    steps: Sequence[ReadStep], numbers: Iterator[Sequence[float]], sigmas: Iterator[Activation], signal: Signal
+) -> tuple[list[Layer], Signal]:
+    """The layers that the steps are, and the signal behind them; a step that cannot follow is refused by position."""
+    layers: list[Layer] = []
+    for step in steps:
+        try:
+            match step:
+                case ReadDense():
+                    layer = Dense(step.W.shape[1], step.W.shape[0], *next(numbers))
+                case ReadActivation():
+                    layer = Elementwise(next(sigmas))
+                case ReadNorm():
+                    if signal.width not in (None, step.width):
+                        raise Misfit(f"{signal.width} features", f"{step.width}, those of the normalisation")
+                    layer = step.layer
+                case ReadGain():
+                    layer = Affine(*next(numbers))
+                case ReadResidual():
+                    layer = Residual(_layers_of(step.body, numbers, sigmas, signal)[0], step.scale)
+            signal = layer.outgoing(signal)
+        except Misfit as misfit:
+            raise InvalidInput("model", f"{step.where}: {misfit.args[0]}", misfit.args[1]) from None
+        layers.append(layer)
+    return layers, signal
 
 
 def unsupported(where: str, remedy: str = "") -> InvalidInput:
-    """The error for something that a multilayer perceptron does not have."""
+    """The error for something that no network of these layers has."""
     return InvalidInput("model", where, SUPPORTED, remedy)
 
 
-def chain_of(steps: Sequence[ReadDense | ReadActivation]) -> LayerChain:
-    """The steps of a model in the order of their application, checked: W, σ, W, σ, …, W.
+def unsupported_part(kind: str, where: str) -> InvalidInput:
+    """The same for a module of a package, by the name of its class."""
+    reason = NO_ACTIVATIONS.get(kind.lower())
+    return unsupported(where, BATCH_NORM if "BatchNorm" in kind else f"Reason: {reason}." if reason else "")
+
+
+def chain_of(steps: Sequence[ReadStep | ReadFactor]) -> LayerChain:
+    """The steps of a model in the order of their application, and constant factors, checked to be a network.
 
     Two weight layers in a row have the linear activation between them.
 
     >>> tanh = ReadActivation(resolve("tanh"), "1 (Tanh)")
     >>> chain = chain_of([ReadDense(np.ones((4, 2)), None, "0"), tanh, ReadDense(np.ones((1, 4)), None, "2")])
-    >>> chain.widths, chain.activations
-    ((2, 4, 1), ('tanh',))
+    >>> chain.network([(0.0, 1.0, 1.0, 1.0)] * 2)
+    MLP(widths=[2, 4, 1], activation='tanh', C_b=0.0, C_W=1.0, lambda_b=1.0, lambda_W=1.0)
     """
-    if not any(isinstance(step, ReadDense) for step in steps):
+    chain = LayerChain(tuple(_with_linear(_with_factors(steps))))
+    if not chain.dense:
         raise unsupported("a model without a Linear layer")
-    dense: list[ReadDense] = []
-    activations: list[Activation] = []
-    waiting: ReadActivation | None = None
+    first, last = chain.steps[0], chain.steps[-1]
+    if not isinstance(first, ReadDense | ReadResidual):
+        raise unsupported(f"{first.where} before the first Linear layer", "Apply it to the data instead.")
+    if not isinstance(last, ReadDense | ReadResidual):
+        raise unsupported(f"{last.where} after the last Linear layer", "Leave it to the loss: outputs are linear.")
+    _ = chain.structure
+    return chain
+
+
+def _with_linear(steps: Sequence[ReadStep]) -> Iterator[ReadStep]:
+    """The steps, with the linear activation between two weight layers; two activations in a row are refused."""
+    before: ReadStep | None = None
     for step in steps:
+        if isinstance(before, ReadDense) and isinstance(step, ReadDense):
+            yield ReadActivation(resolve("linear"), f"between {before.where} and {step.where}")
+        if isinstance(before, ReadActivation) and isinstance(step, ReadActivation):
+            raise unsupported(f"{before.where} followed by {step.where}", "Write the two as one activation.")
+        yield replace(step, body=tuple(_with_linear(step.body))) if isinstance(step, ReadResidual) else step
+        before = step
+
+
+def model_rates(chain: LayerChain, net: Network) -> list[tuple[float, float]]:
+    """λ_W/n_{l−1} and λ_b, or λ_gain and λ_shift, on the model's own tensors.
+
+    With z = β(W s + b) a step δ on βW is δ/β² of the gradient by W, times β.
+    """
+    each = []
+    for step, rate in zip(chain.learned, rates(net), strict=True):
         if isinstance(step, ReadDense):
-            if dense:
-                outputs, inputs = len(dense[-1].W), step.W.shape[1]
-                if outputs != inputs:
-                    sizes = f"with {outputs} outputs before {step.where} with {inputs} inputs"
-                    raise unsupported(f"{dense[-1].where} {sizes}")
-                activations.append(resolve("linear") if waiting is None else waiting.activation)
-            dense.append(step)
-            waiting = None
-        elif not dense:
-            raise unsupported(f"{step.where} before the first Linear layer", "Apply it to the data instead.")
-        elif waiting is not None:
-            raise unsupported(f"{waiting.where} followed by {step.where}", "Write the two as one activation.")
-        else:
-            waiting = step
-    if waiting is not None:
-        raise unsupported(f"{waiting.where} after the last Linear layer", "Leave it to the loss: outputs are linear.")
-    return LayerChain(tuple(dense), tuple(activations))
+            check_factor(step)
+        each.append(tuple(float(value) / getattr(step, "factor", 1.0) ** 2 for value in rate))
+    return each
 
 
-def check_fits(chain: LayerChain, net: MLP, *of_biases: str) -> None:
-    """Refuse a network of other widths or activations, or with nonzero `of_biases` (C_b, lambda_b) where none are."""
-    if chain.widths != net.widths:
-        raise InvalidInput("net", f"widths {list(net.widths)}", f"those of the model, {list(chain.widths)}")
-    if chain.activations != net.activations:
-        given, read = (_activation_names(activations) for activations in (net.activations, chain.activations))
+def check_factor(step: ReadDense) -> None:
+    """Weights times zero have no variance and no rate."""
+    if step.factor == 0.0:
+        raise InvalidInput("model", f"{step.where} times 0", "a factor other than 0")
+
+
+#: Numbers that are zero where a model lacks the tensor: its place among the `values` of a step, and its name.
+_OF_TENSORS = {"C_b": (1, "bias"), "lambda_b": (1, "bias"), "lambda_gain": (0, "gain"), "lambda_shift": (1, "shift")}
+
+
+def check_fits(chain: LayerChain, net: Network, *of_missing: str) -> None:
+    """Refuse a network of other layers, or with nonzero numbers `of_missing` (C_b, λ) of tensors that are not there."""
+    own = chain.structure
+    if own.widths != check_network(net).widths:
+        raise InvalidInput("net", f"widths {list(net.widths)}", f"those of the model, {list(own.widths)}")
+    if own.activations != net.activations:
+        given, read = (_activation_names(activations) for activations in (net.activations, own.activations))
         raise InvalidInput("net", f"activation {given}", f"that of the model, {read}")
-    for name in of_biases:
-        for layer, value in zip(chain.dense, getattr(net, name), strict=True):
-            if layer.b is None and value > 0.0:
-                got = f"{name} = {value:g} for {layer.where}, which has no bias"
-                raise InvalidInput("net", got, f"{name} = 0 there", "Use bias=True in the model.")
+    for number, (ours, given) in enumerate(zip_longest(own.steps, net.steps)):
+        fixed = () if isinstance(ours, Dense | Affine) else jax.tree.leaves(ours)  # ε and scales are the model's
+        same = jax.tree.structure(ours) == jax.tree.structure(given)
+        if not same or not np.allclose(fixed, jax.tree.leaves(given) if fixed else (), rtol=1e-6, atol=0.0):
+            raise InvalidInput("net", f"{given!r} as step {number}", f"that of the model, {ours!r}")
+    for step, layer in zip(chain.learned, with_parameters(net), strict=True):
+        for name in of_missing:
+            place, what = _OF_TENSORS[name]
+            if step.values[place] is None and getattr(layer, name, 0.0) > 0.0:
+                got = f"{name} = {getattr(layer, name):g} for {step.where}, which has no {what}"
+                raise InvalidInput("net", got, f"{name} = 0 there", f"Or give the model a {what} there.")
 
 
 def _activation_names(activations: Sequence[Activation]) -> str:

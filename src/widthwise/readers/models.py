@@ -13,14 +13,14 @@ from jax.flatten_util import ravel_pytree
 from widthwise.errors import InvalidInput
 from widthwise.experiments.differentials import chain as differentiate
 from widthwise.experiments.differentials import move, move_twice
-from widthwise.experiments.layer_passes import Weights
-from widthwise.experiments.sampler import forward, tangent_kernel
+from widthwise.experiments.layer_passes import GainAndShift, Weights
+from widthwise.experiments.sampler import Parameters, forward, output_rows, tangent_kernel, with_parameters
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
-from widthwise.network import MLP, check_inputs, check_integer, check_seed, check_targets
-from widthwise.readers.chains import check_fits
+from widthwise.network import MLP, Network, check_inputs, check_integer, check_seed, check_targets, plain
+from widthwise.readers.chains import ReadDense, ReadGain, check_fits
 from widthwise.readers.jax_models import equinox_chain, flax_chain
 from widthwise.readers.specification import Reading, read_chain
 from widthwise.readers.torch_models import optimizer_rates, torch_chain
@@ -57,21 +57,31 @@ def read_model(
     raise InvalidInput("model", type(model).__name__, "a torch.nn.Module, flax.nnx.Module or equinox.Module")
 
 
-def load_model(model: Any, X: Any, net: MLP | None) -> tuple[list[Weights], MLP, np.ndarray]:
+def load_model(model: Any, X: Any, net: Network | None) -> tuple[Parameters, Network, np.ndarray]:
     """A model's parameters, the network that gives λ and theory (its own unless another is given), checked inputs."""
     reading = read_model(model)
     if net is None:
         net = reading.net
-    elif not isinstance(net, MLP):
-        raise InvalidInput("net", type(net).__name__, "a widthwise.MLP, or None to read it from the model")
+    elif not isinstance(net, Network):
+        expected = "a widthwise.MLP or another widthwise.Network, or None to read it from the model"
+        raise InvalidInput("net", type(net).__name__, expected)
     else:
-        check_fits(reading.chain, net, "C_b", "lambda_b")
-    biases = [np.zeros(len(layer.W)) if layer.b is None else layer.b for layer in reading.chain.dense]
-    layers = [Weights(jnp.asarray(d.W), jnp.asarray(b)) for d, b in zip(reading.chain.dense, biases, strict=True)]
-    return layers, net, check_inputs(X, net.widths[0])
+        check_fits(reading.chain, net, "C_b", "lambda_b", "lambda_gain", "lambda_shift")
+    parameters = [_as_parameters(step) for step in reading.chain.learned]
+    return parameters, net, check_inputs(X, net.widths[0])
 
 
-def model_kernels(model: Any, X: Any, net: MLP | None = None, *, order: int = 0) -> xr.Dataset:
+def _as_parameters(step: ReadDense | ReadGain) -> Weights | GainAndShift:
+    """In the layout of `experiments`; of tensors that a model lacks, the values that change nothing."""
+    if isinstance(step, ReadDense):
+        b = np.zeros(len(step.W)) if step.b is None else step.b
+        return Weights(jnp.asarray(step.factor * step.W), jnp.asarray(step.factor * b))
+    like = next(value for value in step.values if value is not None)
+    gain = np.ones_like(like) if step.gain is None else step.gain
+    return GainAndShift(jnp.asarray(gain), jnp.asarray(np.zeros_like(like) if step.shift is None else step.shift))
+
+
+def model_kernels(model: Any, X: Any, net: Network | None = None, *, order: int = 0) -> xr.Dataset:
     """The kernels of a model on given inputs, layer by layer, beside the theory of its network.
 
     Parameters
@@ -80,13 +90,14 @@ def model_kernels(model: Any, X: Any, net: MLP | None = None, *, order: int = 0)
     X : array (inputs, features).
     net : the network whose λ and theory are used; by default what is read from the model, with λ of plain gradient
         descent at rate 1.
-    order : 0; or 1, to add the spread that theory expects of one network (inputs⁴ numbers a layer).
+    order : 0; or 1, to add the spread that theory expects of one network (plain networks; inputs⁴ numbers a layer).
 
     Returns
     -------
     Dataset on (layer, a, b): `K_model` = (1/n_l) Σ_i z_ia z_ib and `Theta_model` = (1/n_l) Σ_i Ĥ_ii;ab over the neurons
-    of each layer, `K` and `Theta` of infinite width. With order=1 their means `K_mean` = K + G1/n, `Theta_mean` =
-    Theta + H1/n, and standard deviations over initialisations `K_sd`, `Theta_sd` to leading order (theory §3).
+    behind each weight layer or residual connection, `K` and `Theta` of infinite width. With order=1 their means
+    `K_mean` = K + G1/n, `Theta_mean` = Theta + H1/n, and standard deviations over initialisations `K_sd`, `Theta_sd` to
+    leading order (theory §3).
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 1))
@@ -96,15 +107,17 @@ def model_kernels(model: Any, X: Any, net: MLP | None = None, *, order: int = 0)
     """
     check_order(order)
     layers, net, X = load_model(model, X, net)
+    spread = _spread_over_networks(plain(net, "the spread of kernels"), X) if order == 1 else {}
     depths, expected = tuple(range(1, net.depth + 1)), theory(net, X, order=0)
+    parts = [net.up_to(depth) for depth in depths]
+    below = [(part, layers[: len(with_parameters(part))], X) for part in parts]
     values = {
-        "K_model": np.stack([z @ z.T / z.shape[1] for z in forward(net, layers, X)[1]]),
-        "Theta_model": np.stack([tangent_kernel(net.up_to(depth), layers[:depth], X) for depth in depths]),
+        "K_model": np.stack([z @ z.T / z.shape[1] for z in (output_rows(*part) for part in below)]),
+        "Theta_model": np.stack([tangent_kernel(*part) for part in below]),
         "K": expected["K"].values,
         "Theta": expected["Theta"].values,
+        **spread,
     }
-    if order == 1:
-        values |= _spread_over_networks(net, X)
     variables = {name: (("layer", "a", "b"), array) for name, array in values.items()}
     return label(variables, net, layer_coordinate(depths), kind="model_kernels", order=order)
 
@@ -129,7 +142,7 @@ def _spread_over_networks(net: MLP, X: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def model_ntk(model: Any, X: Any, net: MLP | None = None) -> xr.Dataset:
+def model_ntk(model: Any, X: Any, net: Network | None = None) -> xr.Dataset:
     """The neural tangent kernel of a model, Ĥ_ij;ab = Σ λ (dz_ia/dθ)(dz_jb/dθ), beside Θ (theory §3).
 
     Arguments as in `model_kernels`. Without `net` every λ per parameter is 1: the kernel of plain gradient descent.
@@ -148,17 +161,17 @@ def model_ntk(model: Any, X: Any, net: MLP | None = None) -> xr.Dataset:
     return label({"H": (("output", "a", "output_", "b"), H), "Theta": (("a", "b"), Theta)}, net, kind="model_ntk")
 
 
-def _model_tangent_kernels(layers: list[Weights], net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _model_tangent_kernels(layers: Parameters, net: Network, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ĥ on (output, a, output_, b), and Θ."""
     size = net.widths[-1] * len(X)
     require_memory(8 * 4 * size**2, f"an NTK of {size} × {size} entries", "Take fewer inputs.")
     return np.asarray(kernel(tangent(net, layers, X))), theory(net, X, order=0, layers="last")["Theta"].values[0]
 
 
-def model_dntk(model: Any, X: Any, net: MLP | None = None, *, order: int = 1) -> xr.Dataset:
+def model_dntk(model: Any, X: Any, net: Network | None = None, *, order: int = 1) -> xr.Dataset:
     """The first differential of a model's NTK, dĤ_ijk;abc = Σ λλ (d²z_ia)(dz_jb)(dz_kc) (theory §3).
 
-    Arguments as in `model_kernels`.
+    Arguments as in `model_kernels`; plain networks only.
 
     Returns
     -------
@@ -173,6 +186,7 @@ def model_dntk(model: Any, X: Any, net: MLP | None = None, *, order: int = 1) ->
     """
     check_order(order)
     layers, net, X = load_model(model, X, net)
+    net = plain(net, "the differential of an NTK")
     size = net.widths[-1] * len(X)
     needed = 8 * 3 * size**2 * len(X) * sum(net.widths[1:])
     require_memory(needed, f"second derivatives of {size} outputs at {len(X)} inputs", "Take fewer inputs.")
@@ -193,7 +207,7 @@ def model_dntk(model: Any, X: Any, net: MLP | None = None, *, order: int = 1) ->
 
 
 def hessian_spectrum(
-    model: Any, X: Any, y: Any, net: MLP | None = None, *, steps: int = 60, probes: int = 4, seed: int = 0
+    model: Any, X: Any, y: Any, net: Network | None = None, *, steps: int = 60, probes: int = 4, seed: int = 0
 ) -> xr.Dataset:
     """Eigenvalues of the Hessian of ½Σ(z−y)² at a model's parameters, beside those of its NTK and of Θ.
 

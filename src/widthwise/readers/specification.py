@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import linalg, stats
 
 from widthwise.errors import WeightsWarning
-from widthwise.network import MLP
-from widthwise.readers.chains import LayerChain
+from widthwise.network import MLP, Dense, Network
+from widthwise.readers.chains import LayerChain, ReadDense, ReadGain
 
 #: Deviations beyond so many standard errors are reported.
 LOUD = 5.0
@@ -55,6 +55,9 @@ class SecondMoment:
     value: float
     error: float
     entries: int
+
+    def times(self, factor: float) -> SecondMoment:
+        return replace(self, value=factor * self.value, error=factor * self.error)
 
     @classmethod
     def of(cls, entries: np.ndarray, times: float = 1.0) -> SecondMoment:
@@ -158,22 +161,25 @@ NEAR = 4.0
 class Reading:
     """What was read from a model.
 
-    `net` is the specification; `C_W`, `C_b` are the measured n_{l−1}·mean(W²) and mean(b²) of each layer with their
-    standard errors; `initialisation` names the known initialisation that they are consistent with, if one is; and
+    `net` is the specification; `C_W`, `C_b` are the measured n_{l−1}·mean(W²) and mean(b²) of each weight layer with
+    their standard errors; `initialisation` names the known initialisation that they are consistent with, if one is; and
     `findings` says what speaks against independent zero-mean entries. `chain` holds the weights themselves.
     """
 
-    net: MLP
+    net: Network
     chain: LayerChain
     C_W: tuple[SecondMoment, ...]
     C_b: tuple[SecondMoment, ...]
     initialisation: str | None
     findings: tuple[Finding, ...]
 
-    def pulls(self, net: MLP) -> dict[str, np.ndarray]:
+    def pulls(self, net: Network) -> dict[str, np.ndarray]:
         """(measured − net's)/standard error for C_W and C_b, layer by layer; errors are those of Gaussian entries."""
+        dense = [step for step in net.steps if isinstance(step, Dense)]
         return {
-            name: np.array([_pull(*pair) for pair in zip(getattr(self, name), getattr(net, name), strict=True)])
+            name: np.array(
+                [_pull(moment, getattr(own, name)) for moment, own in zip(getattr(self, name), dense, strict=True)]
+            )
             for name in ("C_W", "C_b")
         }
 
@@ -185,23 +191,40 @@ def read_chain(
     recognise: bool,
     rates: Sequence[tuple[float, float]] | None = None,
 ) -> Reading:
-    """The specification of a chain; `rates` of weights and biases by layer are used instead of one for all."""
+    """The specification of a chain; `rates` on W and b, gain and shift by layer are used instead of one for all."""
     C_W = tuple(SecondMoment.of(layer.W, layer.W.shape[1]) for layer in chain.dense)
     C_b = tuple(SecondMoment.of(np.zeros(len(layer.W)) if layer.b is None else layer.b) for layer in chain.dense)
     name, values = _recognised(chain, C_W, C_b) if recognise else (None, None)
-    if values is None:
-        values = _pooled(C_b), _pooled(C_W)
-    if activation is None:
-        activation = chain.activations or "linear"
-    rates = rates or [(learning_rate, learning_rate)] * len(chain.dense)
-    lambda_b = [0.0 if layer.b is None else rate for layer, (_, rate) in zip(chain.dense, rates, strict=True)]
-    lambda_W = [rate * layer.W.shape[1] for layer, (rate, _) in zip(chain.dense, rates, strict=True)]
-    net = MLP(chain.widths, activation, *values, lambda_b, lambda_W)
+    variances = zip(*(values or (_pooled(C_b), _pooled(C_W))), strict=True)
+    numbers: list[list[float]] = []
+    for step, both in zip(chain.learned, rates or [(learning_rate, learning_rate)] * len(chain.learned), strict=True):
+        own = [0.0 if value is None else rate for value, rate in zip(step.values, both, strict=True)]
+        if isinstance(step, ReadDense):
+            own = [step.factor**2 * value for value in (*next(variances), own[1], own[0] * step.W.shape[1])]
+        numbers.append(own)
+    net = chain.network(numbers, activation)
     found = findings([layer.W for layer in chain.dense], [layer.b for layer in chain.dense])
-    return Reading(net, chain, C_W, C_b, name, tuple(found))
+
+    def of_products(moments: Sequence[SecondMoment]) -> tuple[SecondMoment, ...]:
+        return tuple(moment.times(layer.factor**2) for moment, layer in zip(moments, chain.dense, strict=True))
+
+    return Reading(net, chain, of_products(C_W), of_products(C_b), name, (*found, *_moved_gains(chain)))
 
 
-def net_or_warning(reading: Reading) -> MLP:
+def _moved_gains(chain: LayerChain) -> Iterator[Finding]:
+    """Gains that are not 1 and shifts that are not 0, which no fresh normalisation has: the one furthest off."""
+    layer = 0
+    for step in chain.learned:
+        layer += isinstance(step, ReadDense)
+        if isinstance(step, ReadGain):
+            for what, values, start in (("gain", step.gain, 1.0), ("shift", step.shift, 0.0)):
+                if values is not None and np.any(values != start):
+                    furthest = float(values[np.argmax(np.abs(values - start))])
+                    pull = math.copysign(math.inf, furthest - start)
+                    yield Finding(layer, f"{what} of {step.where}", furthest, start, pull)
+
+
+def net_or_warning(reading: Reading) -> Network:
     """The specification, with a warning if the weights are no draw from any such specification."""
     if reading.findings:
         shown = "; ".join(map(str, reading.findings[:6]))
@@ -228,19 +251,19 @@ def _pooled(moments: Sequence[SecondMoment]) -> list[float]:
 
 def _recognised(chain: LayerChain, C_W, C_b) -> tuple[str | None, tuple[list[float], list[float]] | None]:
     """A known initialisation, and its C_b and C_W, if the weights are consistent with exactly one."""
-    widths = chain.widths
-    uniform = MLP.torch_default(widths, "linear")
+
+    def known(convention: Callable[..., MLP]) -> list[MLP]:
+        return [convention(layer.W.shape[::-1], "relu") for layer in chain.dense]
+
+    uniform = known(MLP.torch_default)
     bounded = all(_bounded(layer) for layer in chain.dense)
-    if bounded and _agree(C_W, uniform.C_W) and any(layer.b is not None for layer in chain.dense):
-        C = [0.0 if layer.b is None else C for layer, C in zip(chain.dense, uniform.C_b, strict=True)]
-        return "uniform on ±1/√fan-in (the default of torch and Equinox)", (C, list(uniform.C_W))
+    if bounded and _agree(C_W, [net.C_W[0] for net in uniform]) and any(layer.b is not None for layer in chain.dense):
+        C = [0.0 if layer.b is None else net.C_b[0] for layer, net in zip(chain.dense, uniform, strict=True)]
+        return "uniform on ±1/√fan-in (the default of torch and Equinox)", (C, [net.C_W[0] for net in uniform])
     if any(moment.value for moment in C_b):
         return None, None
-    candidates = {
-        "He": MLP.he(widths, "relu").C_W,
-        "LeCun (the default of Flax)": MLP.lecun(widths).C_W,
-        "Glorot": MLP.glorot(widths).C_W,
-    }
+    conventions = {"He": MLP.he, "LeCun (the default of Flax)": MLP.lecun, "Glorot": MLP.glorot}
+    candidates = {name: tuple(net.C_W[0] for net in known(convention)) for name, convention in conventions.items()}
     fitting = {name: values for name, values in candidates.items() if _agree(C_W, values)}
     if len(set(fitting.values())) != 1:
         return None, None

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from widthwise.activations import NO_ACTIVATIONS, Activation, resolve
+from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.experiments.tangent import rates
+from widthwise.experiments.sampler import with_parameters
 from widthwise.extras import need
-from widthwise.network import MLP, check_seed
-from widthwise.readers.chains import LayerChain, ReadActivation, ReadDense, chain_of, check_fits, unsupported
+from widthwise.network import Dense, Network, check_seed
+from widthwise.readers.chains import (
+    LayerChain,
+    ReadActivation,
+    ReadDense,
+    ReadFactor,
+    ReadStep,
+    Value,
+    chain_of,
+    check_factor,
+    check_fits,
+    model_rates,
+    read_norm,
+    summed,
+    unsupported,
+    unsupported_part,
+)
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
@@ -29,31 +45,39 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = dict.fromkeys(
 _AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
 _WITHOUT_LAYER = {"sin": "sin", "erf": "erf", "square": "quadratic"}
 _RESHAPES = {"flatten", "view", "reshape"}
+#: Functions, operators and methods by name; what Python makes of +=, *= and /=.
+_SUMS_BY_NAME = {"add", "iadd", "add_"}
+_MULTIPLICATIONS = {"mul", "imul", "mul_", "multiply"}
+_DIVISIONS = {"truediv", "itruediv", "div", "div_", "divide", "true_divide"}
+_BY_OPERATOR = {"iadd", "imul", "itruediv"}
 
 
 def from_torch(
     model: Any, *, learning_rate: float = 1.0, optimizer: Any = None, activation: Any = None, recognise: bool = True
-) -> MLP:
+) -> Network:
     """The specification of a PyTorch model: widths, activations, and from its weights C_b and C_W (theory §1).
 
     The model is traced, so modules of your own with a `forward` count as well as `nn.Sequential`.
 
     Parameters
     ----------
-    model : an `nn.Module` made of Linear, activations, Flatten and Identity. Two Linear layers in a row have the linear
-        activation between them.
-    learning_rate : of plain gradient descent on every parameter: λ_b = η and λ_W = η n_{l−1}.
+    model : an `nn.Module` made of Linear, activations, LayerNorm, RMSNorm, sums x + f(x) with constant factors, Flatten
+        and Identity. Two Linear layers in a row have the linear activation between them.
+    learning_rate : of plain gradient descent on every parameter: λ_b = λ_gain = λ_shift = η and λ_W = η n_{l−1}.
     optimizer : a `torch.optim` optimiser of the model's parameters, whose rates are read instead.
-    activation : to use instead of what was read: one, or one per hidden layer.
+    activation : to use instead of what was read: one, or one per activation.
     recognise : give C_b and C_W exactly where the weights are consistent with one known initialisation: the default
         of torch, He, LeCun or Glorot. Otherwise they are measured, with one value for all layers that agree with one.
 
     Returns
     -------
-    The network. A `WeightsWarning` gives numbers where the weights are not consistent with independent zero-mean
-    entries.
+    The network: an `MLP` if it is Linear layers and activations alone, else a `Network` with `Residual`, `LayerNorm`,
+    `RMSNorm` and, for learned gains and shifts, `Affine`. A constant factor behind a Linear layer, as in x + 0.1·f(x),
+    is part of its C_W and C_b (and, squared, of its λ). A `WeightsWarning` gives numbers where the weights are not
+    consistent with independent zero-mean entries, gains of 1 and shifts of 0.
 
     >>> from torch import nn
+    >>> from widthwise.network import MLP
     >>> model = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> from_torch(model) == MLP.torch_default([3, 64, 64, 1], "tanh")
     True
@@ -63,22 +87,25 @@ def from_torch(
 
 
 def optimizer_rates(chain: LayerChain, optimizer: Any) -> list[tuple[float, float]] | None:
-    """The steps of a `torch.optim` optimiser on weights and biases by layer; zero on those that it does not have."""
+    """The steps of a `torch.optim` optimiser on the tensors of each layer; zero on those that it does not have."""
     if optimizer is None:
         return None
-    steps = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-    owners = [layer.owner for layer in chain.dense]
-    return [(steps.get(id(owner.weight), 0.0), steps.get(id(owner.bias), 0.0)) for owner in owners]
+    rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+    return [tuple(rates.get(id(tensor), 0.0) for tensor in step.tensors) for step in chain.learned]  # pyright: ignore[reportReturnType]
 
 
-def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
+def init_torch(model: Any, net: Network, seed: int = 0) -> torch.nn.Module:
     """Fill a PyTorch model, in place, with Gaussian weights and biases of variance C_W/n_{l−1} and C_b (theory §1).
+
+    Learned gains of normalisations become 1 and shifts 0. A constant factor of the model, as in x + 0.1·f(x), is taken
+    off the weights before it: C_W and C_b are those of the product.
 
     Returns
     -------
-    The model itself. Its widths and activations must be those of `net`.
+    The model itself. Its layers, widths and activations must be those of `net`.
 
     >>> from torch import nn
+    >>> from widthwise.network import MLP
     >>> model = nn.Sequential(nn.Linear(3, 256), nn.Tanh(), nn.Linear(256, 1))
     >>> model = init_torch(model, MLP([3, 256, 1], "tanh", C_b=0.1, C_W=1.5))
     >>> bool(abs(model[0].weight.detach().var() * 3 - 1.5) < 0.3)
@@ -89,23 +116,34 @@ def init_torch(model: Any, net: MLP, seed: int = 0) -> torch.nn.Module:
     check_fits(chain, net, "C_b")
     generator = torch.Generator().manual_seed(check_seed(seed))
     with torch.no_grad():
-        for layer, own in zip(chain.dense, net.dense, strict=True):
-            for tensor, variance in ((layer.owner.weight, own.C_W / own.inputs), (layer.owner.bias, own.C_b)):
-                if tensor is not None:
-                    tensor.copy_(
-                        math.sqrt(variance) * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-                    )
+        for step, own in zip(chain.learned, with_parameters(net), strict=True):
+            if isinstance(step, ReadDense):
+                assert isinstance(own, Dense)
+                check_factor(step)
+                for tensor, variance in zip(step.tensors, (own.C_W / own.inputs, own.C_b), strict=True):
+                    if tensor is not None:
+                        drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                        tensor.copy_(math.sqrt(variance) / step.factor * drawn)
+            else:
+                for tensor, start in zip(step.tensors, (1.0, 0.0), strict=True):
+                    if tensor is not None:
+                        tensor.fill_(start)
     return model
 
 
-def param_groups(model: Any, net: MLP, learning_rate: float = 1.0) -> list[dict[str, Any]]:
+def param_groups(model: Any, net: Network, learning_rate: float = 1.0) -> list[dict[str, Any]]:
     """Groups for a `torch.optim` optimiser: step ηλ_W/n_{l−1} on weights and ηλ_b on biases (theory §1).
+
+    Learned gains and shifts of normalisations have ηλ_gain and ηλ_shift. A constant factor β of the model is allowed
+    for: the steps on the weights before it are those over β².
 
     Returns
     -------
-    A list for the first argument of the optimiser, one group for each weight matrix and each bias.
+    A list for the first argument of the optimiser, one group for each tensor. Layers are counted by weight matrices;
+    a gain or shift has the number of the one before it.
 
     >>> import torch
+    >>> from widthwise.network import MLP
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(param_groups(model, MLP([2, 8, 1], "tanh", lambda_b=0.5), learning_rate=0.1))
     >>> print(optimizer.param_groups[1]["name"], optimizer.param_groups[1]["lr"])
@@ -113,70 +151,111 @@ def param_groups(model: Any, net: MLP, learning_rate: float = 1.0) -> list[dict[
     """
     chain = torch_chain(model)
     check_fits(chain, net)
-    groups = []
-    for i, (layer, rate) in enumerate(zip(chain.dense, rates(net), strict=True), start=1):
-        for name, parameter, each in (("weight", layer.owner.weight, rate.W), ("bias", layer.owner.bias, rate.b)):
-            if parameter is not None:
-                groups.append({"params": [parameter], "lr": learning_rate * each, "name": f"layer {i} {name}"})
+    groups, layer = [], 0
+    for step, rates in zip(chain.learned, model_rates(chain, net), strict=True):
+        dense = isinstance(step, ReadDense)
+        layer += dense
+        for name, tensor, rate in zip(
+            ("weight", "bias") if dense else ("gain", "shift"), step.tensors, rates, strict=True
+        ):
+            if tensor is not None:
+                groups.append({"params": [tensor], "lr": learning_rate * rate, "name": f"layer {layer} {name}"})
     return groups
 
 
 def torch_chain(model: Any) -> LayerChain:
-    """The weight layers and activations of a module, in the order in which `forward` applies them."""
+    """The layers of a module, in the order in which `forward` applies them."""
     torch = need("torch", "torch", "reading a PyTorch model")
     fx = need("torch.fx", "torch", "reading a PyTorch model")
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
-    if isinstance(model, torch.nn.Linear):
-        model = torch.nn.Sequential(model)
+    if type(model).__module__.startswith("torch.nn") and not isinstance(model, torch.nn.Sequential):
+        model = torch.nn.Sequential(model)  # a layer by itself is not looked into by the tracer
     try:
-        before, *nodes, _ = fx.Tracer().trace(model).nodes
+        start, *nodes, output = fx.Tracer().trace(model).nodes
     except Exception as error:  # whatever a user's forward may raise on a symbolic input
         raise unsupported(
             f"{type(model).__name__}, whose forward cannot be traced ({error})", "Write it as nn.Sequential."
         ) from error
-    steps = []
+    values, order = {start: Value()}, {node: position for position, node in enumerate([*nodes, output])}
     for position, node in enumerate(nodes):
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         layer = model.get_submodule(name) if node.op == "call_module" else None
         what = name if layer is None else f"{type(layer).__name__}, '{name}'"
         where = f"position {position} ({what})"
-        from_nodes = [argument for argument in (*node.args, *node.kwargs.values()) if isinstance(argument, fx.Node)]
-        if from_nodes != [before]:
+        if _overwrites(layer, name) and any(order[reader] > position for reader in node.args[0].users):
+            raise unsupported(f"{where}, in place on a value that is read again", "Use inplace=False.")
+        incoming = [values[one] for one in (*node.args, *node.kwargs.values()) if isinstance(one, fx.Node)]
+        if len(incoming) == 2 and name in _SUMS_BY_NAME and not node.kwargs:
+            values[node] = summed(incoming[0], incoming[1], where)
+            continue
+        if len(incoming) != 1 or len(node.all_input_nodes) != 1:
             raise unsupported(f"{where}, which does not act on the layer before it alone")
-        before = node
-        steps.append(_called(node, name, where) if layer is None else _layer(layer, where))
-    return chain_of([step for step in steps if step is not None])
+        values[node] = incoming[0].then(*(_called(node, name, where) if layer is None else _layer(layer, where)))
+    if len(output.all_input_nodes) != 1:
+        raise unsupported(f"a model with {len(output.all_input_nodes)} results")
+    return chain_of(values[output.all_input_nodes[0]].steps_since(values[start]) or [])
 
 
-def _called(node: Any, name: str, where: str) -> ReadActivation | None:
+def _overwrites(layer: Any, name: str) -> bool:
+    return name.endswith("_") or name in _BY_OPERATOR if layer is None else getattr(layer, "inplace", False)
+
+
+def _constant_factor(node: Any, name: str) -> float | None:
+    """What a product with, or a quotient by, a plain number multiplies by; None for any other operation."""
+    numbers = [value for value in node.args if isinstance(value, int | float)]
+    if name not in (*_MULTIPLICATIONS, *_DIVISIONS) or len(node.args) != 2 or len(numbers) != 1 or node.kwargs:
+        return None
+    if name in _MULTIPLICATIONS:
+        return float(numbers[0])
+    return None if node.args[1] is not numbers[0] or numbers[0] == 0 else 1.0 / numbers[0]
+
+
+def _called(node: Any, name: str, where: str) -> Sequence[ReadStep | ReadFactor]:
     """What a function or method does: nothing where it changes the shape only."""
     if name in _RESHAPES:
-        return None
+        return []
     if name in _WITHOUT_LAYER:
-        return ReadActivation(resolve(_WITHOUT_LAYER[name]), where)
+        return [ReadActivation(resolve(_WITHOUT_LAYER[name]), where)]
+    factor = _constant_factor(node, name)
+    if factor is not None:
+        return [ReadFactor(factor, where)]
     kind = _AS_FUNCTIONS.get(name.replace("_", ""))
     if kind is None:
         raise unsupported(where)
     nn = need("torch.nn", "torch", "reading a PyTorch model")
-    return ReadActivation(_activation_of(getattr(nn, kind)(*node.args[1:], **node.kwargs)), where)
+    return [ReadActivation(_activation_of(getattr(nn, kind)(*node.args[1:], **node.kwargs)), where)]
 
 
-def _layer(layer: Any, where: str) -> ReadDense | ReadActivation | None:
+def _layer(layer: Any, where: str) -> Sequence[ReadStep | ReadFactor]:
     nn = need("torch.nn", "torch", "reading a PyTorch model")
+    tensors = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    first, second = (None if tensor is None else tensor.detach().cpu().double().numpy() for tensor in tensors)
     if isinstance(layer, nn.Linear):
-        b = None if layer.bias is None else layer.bias.detach().cpu().double().numpy()
-        return ReadDense(layer.weight.detach().cpu().double().numpy(), b, where, layer)
+        assert first is not None
+        return [ReadDense(first, second, where, tensors)]
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        if len(layer.normalized_shape) != 1:
+            raise unsupported(f"{where} over {len(layer.normalized_shape)} axes")
+        return read_norm(
+            type(layer).__name__, layer.normalized_shape[0], _epsilon(layer), where, tensors, (first, second)
+        )
     if isinstance(layer, nn.Identity | nn.Flatten):
-        return None
+        return []
     if isinstance(layer, nn.Dropout):
         if not layer.training or layer.p == 0.0:
-            return None
+            return []
         raise unsupported(where, "Call model.eval() first: dropout is then the identity.")
     if type(layer).__name__ not in _ACTIVATIONS:
-        reason = NO_ACTIVATIONS.get(type(layer).__name__.lower())
-        raise unsupported(where, f"Reason: {reason}." if reason else "")
-    return ReadActivation(_activation_of(layer), where)
+        raise unsupported_part(type(layer).__name__, where)
+    return [ReadActivation(_activation_of(layer), where)]
+
+
+def _epsilon(norm: Any) -> float:
+    """ε; where RMSNorm has none, torch takes the rounding of its numbers."""
+    torch = need("torch", "torch", "reading a PyTorch model")
+    dtype = torch.get_default_dtype() if norm.weight is None else norm.weight.dtype
+    return float(torch.finfo(dtype).eps) if norm.eps is None else norm.eps
 
 
 def _activation_of(layer: Any) -> Activation:

@@ -1,54 +1,75 @@
-"""A jax model of any class as a chain of layers, read from what it computes: the jaxpr of one call.
+"""A jax model of any class as steps, read from what it computes: the jaxpr of one call.
 
-Every variable that depends on the input is `_Sent`: the output of the latest weight layer, and a function of it that
-has been applied since. A product with a constant matrix ends that function, which is the activation, and begins the
-next layer; a constant added right after it is the bias.
+Every variable that depends on the input is `_Sent`: the value behind the latest layer, and a function of it that has
+been applied since. A product with a constant matrix, a named part, or a sum of what comes from two layers ends that
+function, which is an activation or a constant factor, and begins the next layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.readers.chains import unsupported
+from widthwise.activations import Activation
+from widthwise.readers.chains import ReadActivation, ReadDense, ReadFactor, ReadStep, Value, summed, unsupported
 
 _CONTROL = {"scan", "while", "cond"}
+_ADDITIONS = ("add", "add_any")
 _SHAPE_ONLY = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "convert_element_type", "transpose"}
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A value that depends on the input: which layer it comes from, and by which function (None: none yet)."""
+class MarkedDense:
+    """A weight layer, and the entries by which its W (outputs, inputs) and b are known again in the trace."""
 
-    layer: int
+    layer: ReadDense
+    W: np.ndarray
+    b: np.ndarray | None
+
+
+def named_part(name: str, call: Callable[[Any], Any], x: Any) -> Any:
+    """call(x), under a name in the trace."""
+
+    def part(x: Any) -> Any:
+        return call(x)
+
+    part.__name__ = name
+    return jax.jit(part)(x)
+
+
+@dataclass(eq=False)
+class _Sent:
+    """A value that depends on the input: what the latest layer gave, and by which function since (None: none yet).
+
+    `unbiased` is the weight layer right before whose bias has not been added; `value` what it is in the end, once read.
+    """
+
+    base: Value
+    base_shape: tuple[int, ...]
     shape: tuple[int, ...]
     apply: Callable[[Any], Any] | None = None
+    unbiased: MarkedDense | None = None
+    value: Value | None = None
 
     def at(self, z):
         return jnp.reshape(z, self.shape) if self.apply is None else self.apply(z)
 
 
-@dataclass
-class TracedLayer:
-    """A weight layer: W (outputs, inputs), what it acts on, its output's shape, b or None, the function after it."""
-
-    W: np.ndarray
-    sent: _Sent
-    shape: tuple[int, ...]
-    b: np.ndarray | None = None
-    after: Callable[[Any], np.ndarray] | None = None
-
-
 class _Tracer:
     """Walks a jaxpr, with constants evaluated and `_Sent` for what depends on the input."""
 
-    def __init__(self):
-        self.layers: list[TracedLayer] = []
+    def __init__(
+        self,
+        dense: Sequence[MarkedDense],
+        parts: Mapping[str, Sequence[ReadStep]],
+        activation_of: Callable[[Callable], Activation | None],
+    ):
+        self.dense, self.parts, self.activation_of = dense, parts, activation_of
         self.operations = 0
 
     def run(self, jaxpr: Any, constants: list[Any], arguments: list[Any]) -> list[Any]:
@@ -64,77 +85,133 @@ class _Tracer:
 
     def _equation(self, equation: Any, incoming: list[Any]) -> list[Any]:
         name, params = equation.primitive.name, equation.params
+        sent = [value for value in incoming if isinstance(value, _Sent)]
+        part = self.parts.get(params.get("name", "")) if len(sent) == 1 else None
         inner = params.get("jaxpr", params.get("call_jaxpr"))
-        if inner is not None and name not in _CONTROL:
+        if inner is not None and name not in _CONTROL and part is None:
             closed = inner if hasattr(inner, "consts") else None
             return self.run(closed.jaxpr if closed else inner, list(closed.consts) if closed else [], incoming)
-        sent = [value for value in incoming if isinstance(value, _Sent)]
         if not sent:
             result = equation.primitive.bind(*incoming, **params)
             return list(result) if equation.primitive.multiple_results else [result]
         where = f"{name}, operation {self.operations} of the model's call"
-        if name in _CONTROL or len(equation.outvars) > 1 or len({value.layer for value in sent}) > 1:
-            raise unsupported(where)
         self.operations += 1
+        if name in _CONTROL or len(equation.outvars) > 1:
+            raise unsupported(where)
         signal, shape = sent[0], tuple(equation.outvars[0].aval.shape)
-        if name == "dot_general" and len(sent) == 1:
-            axes, batch = params["dimension_numbers"]
-            place = 1 if isinstance(incoming[0], _Sent) else 0
-            if any(batch) or len(axes[place]) != 1 or np.ndim(incoming[place]) != 2:
+        if part is not None:
+            return [_Sent(self.value_of(signal).then(*part), shape, shape)]
+        if len({id(value.base) for value in sent}) > 1:
+            if name not in _ADDITIONS:
                 raise unsupported(where)
-            W = np.moveaxis(np.asarray(incoming[place]), axes[place][0], 1)  # (outputs, inputs)
-            self.layers.append(TracedLayer(W, signal, shape))
-            return [_Sent(len(self.layers), shape)]
-        if signal.apply is None and name in ("add", "add_any") and len(sent) == 1 and signal.layer > 0:
-            layer = self.layers[signal.layer - 1]
-            if layer.b is None:
-                constant = next(value for value in incoming if not isinstance(value, _Sent))
-                layer.b = np.ravel(np.broadcast_to(np.asarray(constant), shape))
-                return [_Sent(signal.layer, shape)]
+            one, other = map(self.value_of, sent)
+            return [_Sent(summed(one, other, where), shape, shape)]
+        if name == "dot_general" and len(sent) == 1:
+            return [self._product(signal, incoming, params["dimension_numbers"], shape, where)]
+        if signal.apply is None and name in _ADDITIONS and len(sent) == 1 and signal.unbiased is not None:
+            constant = next(value for value in incoming if not isinstance(value, _Sent))
+            marked = signal.unbiased
+            if marked.b is not None and _same(np.ravel(np.broadcast_to(np.asarray(constant), shape)), marked.b):
+                assert signal.base.before is not None
+                return [_Sent(signal.base.before.then(marked.layer), shape, shape)]
         if signal.apply is None and name in _SHAPE_ONLY and np.prod(shape) == np.prod(signal.shape):
-            return [_Sent(signal.layer, shape)]
+            return [replace(signal, shape=shape)]
 
         def apply(z):
-            parts = [value.at(z) if isinstance(value, _Sent) else value for value in incoming]
-            return equation.primitive.bind(*parts, **params)
+            pieces = [value.at(z) if isinstance(value, _Sent) else value for value in incoming]
+            return equation.primitive.bind(*pieces, **params)
 
-        return [_Sent(signal.layer, shape, apply)]
+        return [_Sent(signal.base, signal.base_shape, shape, apply)]
+
+    def _product(
+        self, signal: _Sent, incoming: list[Any], dimensions: Any, shape: tuple[int, ...], where: str
+    ) -> _Sent:
+        """What is sent on by a product with the weights of a layer."""
+        axes, batch = dimensions
+        place = 1 if isinstance(incoming[0], _Sent) else 0
+        if any(batch) or len(axes[place]) != 1 or np.ndim(incoming[place]) != 2:
+            raise unsupported(where)
+        W = np.moveaxis(np.asarray(incoming[place]), axes[place][0], 1)  # (outputs, inputs)
+        marked = next((one for one in self.dense if _same(W, one.W)), None)
+        if marked is None:
+            raise unsupported("a product with a matrix that is no Linear layer's weight")
+        bare = replace(marked.layer, b=None, tensors=(marked.layer.tensors[0], None))
+        return _Sent(self.value_of(signal).then(bare), shape, shape, unbiased=marked)
+
+    def value_of(self, sent: _Sent) -> Value:
+        """What is sent, with the function since the latest layer as an activation or a constant factor."""
+        if sent.value is None:
+            sent.value = sent.base if sent.apply is None else self._after_function(sent)
+        return sent.value
+
+    def _after_function(self, sent: _Sent) -> Value:
+        if sent.base.step is None:
+            raise unsupported(
+                "an operation on the input before the first Linear layer", "Apply it to the data instead."
+            )
+        function, where = _on_flat(sent), sent.base.step.where
+        sigma = self.activation_of(function)
+        if sigma is not None:
+            named = ReadActivation(sigma, f"the activation after {where}")
+            return sent.base if sigma.name == "linear" else sent.base.then(named)
+        factor = _common_factor(function)
+        if factor is None:
+            raise unsupported(
+                f"operations after {where} that are no elementwise activation known to widthwise",
+                "Pass the activation: activation=widthwise.activation(function, kinks=[…]).",
+            )
+        return sent.base.then(ReadFactor(factor, f"operations after {where}"))
 
 
-def trace(call: Callable, x: jax.Array) -> list[TracedLayer]:
-    """The weight layers of `call` at one input x, in order, with what is applied between them.
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-5)
 
-    >>> W, V = np.ones((4, 3)), np.ones((2, 4))
-    >>> found = trace(lambda x: V @ jnp.tanh(W @ x + 0.5), jnp.ones(3))
-    >>> [layer.W.shape for layer in found], found[0].b.tolist(), round(float(found[0].after([0.3])[0]), 6)
-    ([(4, 3), (2, 4)], [0.5, 0.5, 0.5, 0.5], 0.291313)
+
+def trace(
+    call: Callable,
+    x: jax.Array,
+    dense: Sequence[MarkedDense],
+    parts: Mapping[str, Sequence[ReadStep]],
+    activation_of: Callable[[Callable], Activation | None],
+) -> list[ReadStep | ReadFactor]:
+    """The steps of `call` at one input x, and constant factors, in order.
+
+    Products with marked weights are the layers `dense`, calls by `named_part` the `parts`; `activation_of` says which
+    activation a function is.
+
+    >>> from widthwise.activations import resolve
+    >>> W, V = np.ones((4, 3)), np.ones((4, 4))
+    >>> dense = [MarkedDense(ReadDense(w, b, name), w, b) for w, b, name in ((W, np.ones(4), "W"), (V, None, "V"))]
+    >>> def call(x):
+    ...     z = W @ x + 1.0
+    ...     return 0.5 * z + V @ jnp.tanh(z)
+    >>> first, skip = trace(call, jnp.ones(3), dense, {}, lambda f: resolve("tanh") if f([1.0]) > 0.6 else None)
+    >>> first.where, skip.scale, [step.where for step in skip.body]
+    ('W', 0.5, ['the activation after W', 'V'])
     """
-    closed = jax.make_jaxpr(call)(x)
-    tracer = _Tracer()
-    outputs = tracer.run(closed.jaxpr, list(closed.consts), [_Sent(0, x.shape)])
-    layers = tracer.layers
-    if not layers:
-        raise unsupported("a model without a product with a weight matrix")
-    if layers[0].sent.apply is not None:
-        raise unsupported("an operation on the input before the first Linear layer", "Apply it to the data instead.")
-    if len(outputs) != 1 or not isinstance(outputs[0], _Sent) or outputs[0].layer != len(layers):
-        raise unsupported(f"a model with {len(outputs)} results, or one that skips a layer")
-    if [layer.sent.layer for layer in layers] != list(range(len(layers))):
-        raise unsupported("layers that do not follow one another: a skip connection, or two branches")
-    for layer, sent in zip(layers, [*(above.sent for above in layers[1:]), outputs[0]], strict=True):
-        layer.after = _on_flat(sent, layer.shape)
-    return layers
+    closed, start = jax.make_jaxpr(call)(x), Value()
+    tracer = _Tracer(dense, parts, activation_of)
+    outputs = tracer.run(closed.jaxpr, list(closed.consts), [_Sent(start, x.shape, x.shape)])
+    if len(outputs) != 1 or not isinstance(outputs[0], _Sent):
+        raise unsupported(f"a model with {len(outputs)} results, or one that does not depend on its input")
+    return tracer.value_of(outputs[0]).steps_since(start) or []
 
 
-def _on_flat(sent: _Sent, shape: tuple[int, ...]) -> Callable | None:
-    """The function as one of flat arrays of any length, in pieces of the layer's width."""
-    if sent.apply is None:
-        return None
-    width, apply = int(np.prod(shape)), sent.apply
+def _on_flat(sent: _Sent) -> Callable[[Any], np.ndarray]:
+    """The function since the latest layer as one of flat arrays of any length, in pieces of the layer's width."""
+    shape, width = sent.base_shape, int(np.prod(sent.base_shape))
 
     def function(z):
         flat = np.ravel(np.asarray(z, float))
         pieces = np.pad(flat, (0, -len(flat) % width), mode="edge").reshape(-1, width)
-        return np.concatenate([np.ravel(apply(jnp.reshape(piece, shape))) for piece in pieces])[: len(flat)]
+        return np.concatenate([np.ravel(sent.at(jnp.reshape(piece, shape))) for piece in pieces])[: len(flat)]
 
     return function
+
+
+def _common_factor(function: Callable[[Any], np.ndarray]) -> float | None:
+    """What a function multiplies every neuron by; None for any other function."""
+    z = np.concatenate([np.random.default_rng(0).normal(size=64), [1.0]])
+    values = np.asarray(function(z), float)
+    factor = float(values[-1]) if len(values) == len(z) else 0.0
+    return factor if factor and np.allclose(values, factor * z, rtol=1e-6, atol=0.0) else None

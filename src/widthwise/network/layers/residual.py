@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, layer_kind, layers, number, register_pytree
+from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import as_layer, short_repr
 
 
@@ -18,7 +19,6 @@ class Residual(Layer):
 
     The body ends with a dense layer, whose fresh weights of mean zero leave no cross term at infinite width.
 
-    >>> from widthwise.network import Dense
     >>> Residual(["tanh", Dense(64, 64)], scale=0.5).scale
     0.5
     """
@@ -49,6 +49,10 @@ class Residual(Layer):
                 raise Misfit(f"body[{position}]: {misfit.args[0]}", misfit.args[1]) from None
         if not self.inner[-1].numbered:
             raise Misfit(f"a body that ends with {self.inner[-1]!r}", "a Dense layer at its end")
+        if isinstance(self.inner[-1], Residual) and not any(isinstance(layer, Dense) for layer in self.inner):
+            # what the inner skip carries is what comes in here, so that there is a cross term
+            got = f"a body that ends with {self.inner[-1]!r}, without a Dense layer before it"
+            raise Misfit(got, "a Dense layer in the body: x + (x + f(x)) is one connection of scale 2")
         if behind.width != signal.width:
             raise Misfit(f"a sum of {signal.width} and {behind.width} features", "a body that keeps the width")
         return signal
