@@ -7,7 +7,7 @@ integral on a line, and two are an overlap Σ_k F_k G_k ρ^k of two such functio
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -54,14 +54,18 @@ def direction_moments(
         members = np.flatnonzero((along_first == mask).all(axis=1))
         for start in range(0, len(members), _AT_ONCE):
             rows = members[start : start + _AT_ONCE]
-            factors = [_Line(activation, signed[np.ix_(rows, np.flatnonzero(part))], placed) for part in (mask, ~mask)]
+            first, second = (np.flatnonzero(part) for part in (mask, ~mask))
+            line = _Line(activation, signed[np.ix_(rows, first)], placed)
             if mask.all():
-                found = [factors[0].mean(orders) for orders in placed]
+                found = [line.mean(orders) for orders in placed]
             else:
-                between = rho[leader[rows, 0], leader[rows, int(np.argmin(mask))]]
-                pieces = [tuple(tuple(np.array(o)[part].tolist()) for part in (mask, ~mask)) for o in placed]
+                other = _Line(activation, signed[np.ix_(rows, second)], placed)
+                between = rho[leader[rows, 0], leader[rows, second[0]]]
                 found = [
-                    _overlap(*(line.series(o) for line, o in zip(factors, two, strict=True)), between) for two in pieces
+                    _overlap(
+                        line.series(tuple(o[k] for k in first)), other.series(tuple(o[k] for k in second)), between
+                    )
+                    for o in placed
                 ]
             values[rows], errors[rows] = (np.stack(column, axis=1) for column in zip(*found, strict=True))
     return values, errors
@@ -85,7 +89,7 @@ class _Line:
         edges_z = intervals(activation, orders, radius)
         fixed = np.arange(-REACH, REACH + _SPACING / 2, _SPACING)
         sources = [Source(edges_z, np.zeros(len(scale)), column) for column in scale.T]
-        self.u, self.weight = panel_nodes(row_edges(sources, fixed)) if sources else (None, None)
+        self.u, self.weight = panel_nodes(row_edges(sources, fixed))
         self.jets = [jet(activation, orders, column[:, None] * self.u) for column in scale.T]
         self.series = lru_cache(maxsize=None)(self._series)
 
@@ -96,11 +100,10 @@ class _Line:
         values = self.weight * self.product(orders)
         return values.sum(axis=1), 1e-13 * np.abs(values).sum(axis=1)
 
-    @property
+    @cached_property
     def weighted(self) -> np.ndarray:
-        if not hasattr(self, "_weighted"):
-            self._weighted = np.moveaxis(basis(self.u, _TERMS) * self.weight, 0, 1)  # (rows, terms, nodes)
-        return self._weighted
+        """Polynomials times weights (rows, terms, nodes)."""
+        return np.moveaxis(basis(self.u, _TERMS) * self.weight, 0, 1)
 
     def _series(self, orders: Orders) -> _Series:
         F = self.product(orders)
