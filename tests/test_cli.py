@@ -249,7 +249,7 @@ def run(*words: str, **more) -> subprocess.CompletedProcess:
 def test_the_shell_completes_values():
     words = "widthwise theory --activation ta"
     done = run(env={**os.environ, "_WIDTHWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"})
-    assert done.stdout.split() == ["tanh"]
+    assert done.stdout.split() == ["tanh", "tanhshrink"]
 
 
 def test_help_is_quick_and_loads_nothing_heavy():
