@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+#: Characters of what came that a message shows.
+LONGEST = 240
+
 
 class WidthwiseError(Exception):
     """Root of every error that widthwise raises on purpose."""
@@ -17,6 +20,8 @@ class InvalidInput(WidthwiseError, ValueError):
     """
 
     def __init__(self, argument: str, got: str, expected: str, remedy: str = ""):
+        got = " ".join(got.split())  # an array takes several lines, a text may be of any length
+        got = got if len(got) <= LONGEST else f"{got[: LONGEST // 2]} … {got[-LONGEST // 4 :]}"
         self.argument: str = argument
         self.got: str = got
         self.expected: str = expected

@@ -15,6 +15,7 @@ from widthwise.comparison.readings import check_measurement, read
 from widthwise.comparison.verdicts import AGREES, VERDICTS, chi_square, effective_entries, probability, pulls, verdict
 from widthwise.errors import InvalidInput
 from widthwise.files import replacing
+from widthwise.network.validation import BELOW_ONE, LEAST, check_real
 from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
 
@@ -127,8 +128,7 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
     """
     if not isinstance(theory, xr.Dataset):
         raise InvalidInput("theory", type(theory).__name__, "a Dataset made by widthwise")
-    if not 0.0 < level < 1.0:
-        raise InvalidInput("level", repr(level), "a probability between 0 and 1, such as 0.001")
+    level = check_real("level", level, "a probability between 0 and 1, such as 0.001", least=LEAST, largest=BELOW_ONE)
     datasets = check_measurement(measurement)
     shared = [str(v) for v in theory.data_vars if all(v in one and f"{v}_se" in one for one in datasets)]
     if not shared:

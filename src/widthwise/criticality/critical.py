@@ -34,6 +34,7 @@ from scipy.optimize import brentq
 from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.moments import OriginSeries, Profile, origin_derivatives, origin_series, profile
 from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable, UnknownName
+from widthwise.network.validation import LEAST, check_real
 from widthwise.tensors import CORRECTIONS, TENSORS
 
 
@@ -206,8 +207,8 @@ def critical(activation: ActivationLike, near: float | None = None) -> Critical:
     Critical(activation='tanh', C_b=0.0, C_W=1.0, K_star=0.0, universality='K*=0', stable_side='above')
     """
     sigma = resolve(activation)
-    if near is not None and not (math.isfinite(near) and near > 0.0):
-        raise InvalidInput("near", repr(near), "a positive kernel")
+    if near is not None:
+        near = check_real("near", near, "a positive kernel", least=LEAST)
     try:
         shape = profile(sigma)
     except NotDifferentiable as error:

@@ -20,11 +20,11 @@ import numpy as np
 
 from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
-from widthwise.criticality.kernel_fixed_points import non_negative
 from widthwise.criticality.learning_rates import checked_rows
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.memory import require_layers
-from widthwise.network import MLP, PER_LAYER, check_integer, check_one_input
+from widthwise.network import MLP, PER_LAYER, check_integer, check_one_input, plain
+from widthwise.network.validation import check_real
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0
@@ -79,6 +79,7 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
     (0.09, 0.45, 21)
     """
+    net = plain(net, "criticality")
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
@@ -109,7 +110,8 @@ def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
     >>> mutual_information(0.01) < mutual_information(0.1)
     True
     """
-    kappa, m_1, m_2 = non_negative(kappa, "kappa"), check_integer("m_1", m_1, 1), check_integer("m_2", m_2, 1)
+    kappa = check_real("kappa", kappa, "a number from 0 to 1e100", largest=1e100)
+    m_1, m_2 = check_integer("m_1", m_1, 1), check_integer("m_2", m_2, 1)
     return m_1 * m_2 / 8.0 * kappa**2 * (1.0 - kappa * (20.0 + 3.0 * (m_1 + m_2)) / 6.0)
 
 

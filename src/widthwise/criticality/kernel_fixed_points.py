@@ -25,7 +25,7 @@ from widthwise.criticality.moments import Profile, origin_series, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import check_real
+from widthwise.network.validation import LARGEST, check_real
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
 _TOUCH = 1e-12
@@ -80,7 +80,7 @@ def correlation_length(chi: float) -> float:
     >>> correlation_length(1.0), round(correlation_length(0.9), 3), round(correlation_length(1.1), 3)
     (inf, 9.491, -10.492)
     """
-    size = abs(chi)
+    size = abs(check_real("chi", chi, "a finite number", least=-LARGEST))
     if abs(size - 1.0) < 1e-12:
         return math.inf
     return -1.0 / math.log(size) if size > 0.0 else 0.0

@@ -28,6 +28,7 @@ from widthwise.activations.closed_forms import homogeneous
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.gaussian.quadrature import REACH
+from widthwise.network.validation import real_array
 
 #: Panels end at this power of two around zero; kernels below its square count as zero.
 _INNERMOST = -40
@@ -99,6 +100,8 @@ class Profile:
 
     def moments(self, K: object) -> KernelMoments:
         """Moments at kernels of any shape; K = 0 gives the limit."""
+        if not isinstance(K, float) and getattr(K, "dtype", None) != np.float64:
+            K = real_array(K, "K")
         K = np.asarray(K, float)
         flat = np.ravel(K)
         bad = ~np.isfinite(flat) | (flat < 0.0)

@@ -19,6 +19,7 @@ from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.critical import K_ZERO, SCALE_INVARIANT, Critical, critical_profile
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput, NotCritical, UnknownName
+from widthwise.network.validation import LARGEST, LEAST, check_real, is_one_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ def shaped(activation: ActivationLike, a: float = 1.0, b: float = 1.0, c: float 
     -0.2
     """
     sigma = resolve(activation)
-    if b == 0.0 or not all(math.isfinite(x) for x in (a, b, c, d)):
-        raise InvalidInput("a, b, c, d", f"{a!r}, {b!r}, {c!r}, {d!r}", "finite numbers, b not zero")
+    given = zip("abcd", (a, b, c, d), strict=True)
+    a, b, c, d = (check_real(name, value, "a finite number", least=-LARGEST) for name, value in given)
+    if b == 0.0:
+        raise InvalidInput("b", "0", "a number that is not zero")
     kinks = tuple(sorted(k / b for k in sigma.kinks))
     name = f"{a:g}*{sigma.name}({b:g}z)" + (f"{c:+g}" if c else "") + (f"{d:+g}z" if d else "")
     return Activation(name, lambda z: a * sigma.function(b * z) + c + d * z, kinks=kinks)
@@ -64,7 +67,7 @@ def make_critical(
     >>> soft.critical.universality, bool(soft.critical.C_b >= 0.0)
     ('half-stable K*>0', True)
     """
-    if vary not in ("shift", "leak"):
+    if not is_one_of(vary, ("shift", "leak")):
         raise UnknownName.of("vary", vary, ("shift", "leak"))
     sigma = resolve(activation)
     base = profile(sigma)
@@ -108,8 +111,9 @@ def _change_at_zero(base: Profile, vary: str) -> float | None:
 
 def _change_at_positive(base: Profile, vary: str, K_star: float | None) -> tuple[float, float]:
     """The change with ⟨σσ''⟩ = 0 at K_star, or at the kernel where it is smallest, with C_b ≥ 0, and that kernel."""
-    if K_star is not None and not 0.0 < K_star <= base.K_max:
-        raise InvalidInput("K_star", repr(K_star), f"a kernel between 0 and {base.K_max:.4g}")
+    if K_star is not None:
+        expected = f"a kernel between 0 and {base.K_max:.4g}"
+        K_star = check_real("K_star", K_star, expected, least=LEAST, largest=base.K_max)
     K = np.array([K_star]) if K_star is not None else np.geomspace(0.1, min(100.0, base.K_max), 241)
     m = base.moments(K)
     weights, s2 = base.weights(K), base.sigma[2]

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, UnknownName
+from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.estimators import check_statistics
 from widthwise.experiments.initialisations import check_initialisation, described
@@ -21,6 +21,7 @@ from widthwise.experiments.tables import cancelled_sizes, measured_variables
 from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
 from widthwise.network import Dense, Network, check_inputs, check_integer, check_networks, check_seed, simplified
+from widthwise.network.validation import check_names, is_one_of
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
 
@@ -84,7 +85,7 @@ def measure(
     networks, seed = check_networks(networks), check_seed(seed)
     batch = None if batch is None else check_integer("batch", batch, 1)
     names, drawn = _statistic_names(net, statistics), check_initialisation(net, initialisation)
-    if layers not in ("last", "all"):
+    if not is_one_of(layers, ("last", "all")):
         raise InvalidInput("layers", repr(layers), "'last' or 'all'")
     kept = (net.depth,) if layers == "last" else tuple(range(1, net.depth + 1))
     sizes = _check_widths(net, widths)
@@ -145,12 +146,7 @@ def _statistic_names(net: Network, statistics: str | Sequence[str] | None) -> tu
     """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
     if isinstance(statistics, str) and statistics == "all":
         return tuple(name for name in TENSORS if _exists(net, name))
-    asked = KERNELS if statistics is None else [statistics] if isinstance(statistics, str) else list(statistics)
-    for name in asked:
-        if name not in TENSORS:
-            raise UnknownName.of("statistics", name, TENSORS, ', or "all"')
-    if not asked:
-        raise InvalidInput("statistics", "an empty list", f"some of {', '.join(TENSORS)}")
+    asked = KERNELS if statistics is None else check_names("statistics", statistics, TENSORS, ', or "all"')
     for name in asked:
         _require_statistic(net, name)
     return tuple(name for name in TENSORS if name in asked)

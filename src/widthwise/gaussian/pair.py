@@ -34,6 +34,7 @@ from widthwise.gaussian.quadrature import (
     row_edges,
     shifted_mean,
 )
+from widthwise.network.validation import is_one_of, real_array
 
 #: Pairs whose closed forms are left to numpy: compiling takes a third of a second, numpy some milliseconds.
 MOST_PLAIN = 4096
@@ -220,7 +221,7 @@ def expectation(
                            "Use method='generic'.")  # fmt: skip
     require_derivatives(activation, max(p, q), f"⟨σ^({p}) σ^({q})⟩")
     given = (K_aa, K_aa, K_aa) if K_ab is None else (K_aa, K_ab, K_bb)
-    kernel = np.broadcast_arrays(*(np.asarray(K, float) for K in given))
+    kernel = _broadcast([real_array(K, name) for name, K in zip(("K_aa", "K_ab", "K_bb"), given, strict=True)])
     shape = kernel[0].shape
     K_aa, K_ab, K_bb = (K.ravel() for K in kernel)
     _check_kernel(K_aa, K_ab, K_bb)
@@ -249,7 +250,7 @@ def kernel_derivative(orders: tuple[int, int], with_respect_to: str) -> tuple[fl
     """
     p, q = _two_orders(orders)
     known = {"ab": (1.0, (p + 1, q + 1)), "aa": (0.5, (p + 2, q)), "bb": (0.5, (p, q + 2))}
-    if with_respect_to not in known:
+    if not is_one_of(with_respect_to, known):
         raise UnknownName.of("with_respect_to", with_respect_to, known)
     return known[with_respect_to]
 
@@ -370,6 +371,14 @@ def _two_orders(orders) -> tuple[int, int]:
             "orders", repr(orders), "two non-negative integers, the derivatives of σ at a and b"
         ) from None
     return p, q
+
+
+def _broadcast(kernel: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    try:
+        return np.broadcast_arrays(*kernel)
+    except ValueError:
+        shapes = ", ".join(str(K.shape) for K in kernel)
+        raise InvalidInput("K_aa, K_ab, K_bb", f"shapes {shapes}", "shapes that fit together") from None
 
 
 def _check_kernel(K_aa, K_ab, K_bb):

@@ -19,6 +19,7 @@ from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_exis
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
+from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, WITHOUT_THETA
@@ -186,7 +187,7 @@ def check_algorithm(algorithm: Any) -> Algorithm:
 
 
 def check_loss(loss: Any) -> None:
-    if loss != "squared":
+    if not is_one_of(loss, ("squared",)):
         raise InvalidInput(
             "loss",
             repr(loss),
@@ -196,7 +197,7 @@ def check_loss(loss: Any) -> None:
 
 
 def check_order(order: int) -> None:
-    if isinstance(order, bool) or order not in (0, 1):
+    if not is_one_of(order, (0, 1)):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
 
 

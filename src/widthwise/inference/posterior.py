@@ -162,7 +162,10 @@ def _over_depths(net: MLP, X: np.ndarray, y: np.ndarray, depths: list[int], nois
 def _grid_axis(
     name: str, values: Any, check: Callable[[Any], Any], expected: str = "one number, or a list of them"
 ) -> list[Any]:
-    array = np.atleast_1d(np.asarray(values))
+    try:
+        array = np.atleast_1d(np.asarray(values))
+    except ValueError:
+        raise InvalidInput(name, "rows of unequal length", expected) from None
     if array.ndim != 1 or array.size == 0:
         raise InvalidInput(name, f"an array of shape {array.shape}", expected)
     return [check(value) for value in array.tolist()]

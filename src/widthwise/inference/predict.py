@@ -23,6 +23,7 @@ from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
 from widthwise.network import MLP, Network, check_inputs, check_network, check_targets
+from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
 
@@ -257,7 +258,7 @@ def trained_kernel(
     total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
     variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
     coords: Any = {}
-    if by_layer:
+    if check_flag("by_layer", by_layer):
         flows = corrections.layer_flows(net, np.concatenate([X, X_test]), len(X))
         layers = [_kernel_parts(part, spectrum, y, clock) for part in flows]
         coords = layer_coordinate(tuple(range(1, net.depth + 1)))

@@ -175,4 +175,4 @@ def _branch(branch: float | str, blocks: int) -> float:
         if branch not in BRANCHES:
             raise UnknownName.of("branch", branch, BRANCHES)
         return BRANCHES[branch](blocks)
-    return check_real("branch", branch, "a finite non-negative number, '1/sqrt(L)' or '1/L'")
+    return check_real("branch", branch, "a number from 0 to 1e100, '1/sqrt(L)' or '1/L'", largest=1e100)

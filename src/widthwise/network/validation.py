@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, UnknownName
 
-#: Bounds of a positive number and of a finite one.
-LEAST, LARGEST = math.ulp(0.0), sys.float_info.max
+#: Bounds of a positive number, of a finite one, and of one below 1.
+LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
 
 
 def check_integer(name: str, value: Any, least: int, largest: int | None = None, expected: str = "") -> int:
@@ -32,15 +32,49 @@ def check_integer(name: str, value: Any, least: int, largest: int | None = None,
     return number
 
 
+def is_one_of(value: Any, known: Iterable[Any]) -> bool:
+    """Whether a text or an integer is among the known ones; nothing else is, whatever `==` says of it.
+
+    >>> is_one_of(1, (0, 1)), is_one_of(True, (0, 1)), is_one_of(np.ones(2), (0, 1))
+    (True, False, False)
+    """
+    return isinstance(value, str | int) and not isinstance(value, bool) and value in known
+
+
+def check_names(argument: str, names: Any, known: Iterable[str], also: str = "") -> list[str]:
+    """A list of known names from one or several; refused by the first that is not known.
+
+    >>> check_names("tensors", "V", ("V", "A"))
+    ['V']
+    """
+    known = list(known)
+    if not isinstance(names, Iterable):
+        raise InvalidInput(argument, repr(names), f"some of {', '.join(known)}{also}")
+    given = [names] if isinstance(names, str) else list(names)
+    for name in given:
+        if not is_one_of(name, known):
+            raise UnknownName.of(argument, name, known, also)
+    if not given:
+        raise InvalidInput(argument, "an empty list", f"some of {', '.join(known)}")
+    return given
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """True or False; nothing else says which it means."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInput(name, repr(value), "True or False")
+    return bool(value)
+
+
 def check_networks(networks: Any, least: int = 2) -> int:
     """How many networks: each has a number of 32 bits, which its random key is made of."""
     largest = 2**32 - 1
-    return check_integer("networks", networks, least, largest, f"an integer from {least} to {largest}")
+    return check_integer("networks", networks, least, largest, f"an integer of at least {least}, at most {largest}")
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
     """A seed that fits into the 63 bits that random keys are made of."""
-    return check_integer(name, seed, 0, 2**63 - 1, f"an integer from 0 to {2**63 - 1}")
+    return check_integer(name, seed, 0, 2**63 - 1, f"an integer of at least 0, at most {2**63 - 1}")
 
 
 def check_real(
@@ -60,16 +94,17 @@ def check_real(
     return number
 
 
-def check_widths(widths: Any) -> tuple[int, ...]:
-    """Positive integers, at least two of them."""
+def check_widths(widths: Any, least: int = 2) -> tuple[int, ...]:
+    """Positive integers, at least two of them unless fewer will do."""
     expected = "at least two positive integers: input dimension, hidden widths, outputs"
+    expected = expected if least == 2 else "a list of positive integers"
     try:
         if isinstance(widths, str | bytes | bytearray | Set | Mapping):  # without an order, or no numbers
             raise TypeError
         values = list(widths)
     except TypeError:
         raise InvalidInput("widths", repr(widths), expected, "For example [3, 64, 64, 1].") from None
-    if len(values) < 2:
+    if len(values) < least:
         raise InvalidInput("widths", repr(values), expected, "For example [3, 64, 64, 1].")
     result = []
     for position, value in enumerate(values):

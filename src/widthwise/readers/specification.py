@@ -24,6 +24,7 @@ from scipy import linalg, stats
 
 from widthwise.errors import WeightsWarning
 from widthwise.network import MLP, Dense, Network
+from widthwise.network.validation import check_flag, check_real
 from widthwise.readers.chains import LayerChain, ReadDense, ReadGain
 
 #: Deviations beyond so many standard errors are reported.
@@ -194,7 +195,8 @@ def read_chain(
     """The specification of a chain; `rates` on W and b, gain and shift by layer are used instead of one for all."""
     C_W = tuple(SecondMoment.of(layer.W, layer.W.shape[1]) for layer in chain.dense)
     C_b = tuple(SecondMoment.of(np.zeros(len(layer.W)) if layer.b is None else layer.b) for layer in chain.dense)
-    name, values = _recognised(chain, C_W, C_b) if recognise else (None, None)
+    learning_rate = check_real("learning_rate", learning_rate, "a finite non-negative number")
+    name, values = _recognised(chain, C_W, C_b) if check_flag("recognise", recognise) else (None, None)
     variances = zip(*(values or (_pooled(C_b), _pooled(C_W))), strict=True)
     numbers: list[list[float]] = []
     for step, both in zip(chain.learned, rates or [(learning_rate, learning_rate)] * len(chain.learned), strict=True):

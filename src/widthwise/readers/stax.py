@@ -9,7 +9,8 @@ import numpy as np
 
 from widthwise.errors import UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
-from widthwise.network import MLP, check_inputs
+from widthwise.network import MLP, check_inputs, check_network
+from widthwise.network.validation import check_per_layer, check_widths
 
 
 class StaxKernels(NamedTuple):
@@ -46,9 +47,11 @@ def from_stax(
     >>> from_stax([3, 512, 1], "erf", W_std=1.5, b_std=0.5)
     MLP(widths=[3, 512, 1], activation='erf', C_b=0.25, C_W=2.25, lambda_b=0.25, lambda_W=2.25)
     """
-    depth = len(widths) - 1
-    C_W = np.broadcast_to(np.asarray(W_std, float) ** 2, depth).tolist()
-    C_b = np.broadcast_to(np.asarray(0.0 if b_std is None else b_std, float) ** 2, depth).tolist()
+    depth = len(check_widths(widths)) - 1
+    C_W, C_b = (  # squares beyond the largest number are refused by the network
+        [deviation * deviation for deviation in check_per_layer(name, value, depth)]
+        for name, value in (("W_std", W_std), ("b_std", 0.0 if b_std is None else b_std))
+    )
     if parameterization == "ntk":
         return MLP.ntk(widths, activation, C_b, C_W)
     if parameterization == "standard":
@@ -65,7 +68,7 @@ def stax_kernels(net: MLP, X: Any, X2: Any = None) -> StaxKernels:
     >>> kernels.nngp.round(6).tolist()
     [[1.0, 0.31831], [0.31831, 1.0]]
     """
-    X = check_inputs(X, net.widths[0])
+    X = check_inputs(X, check_network(net).widths[0])
     other = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
     flow = kernel_flow(net, X, other, last_only=True)
     return StaxKernels(flow.K[0], flow.Theta[0])

@@ -11,6 +11,7 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import with_parameters
 from widthwise.extras import need
 from widthwise.network import Dense, Network, check_seed
+from widthwise.network.validation import check_real
 from widthwise.readers.chains import (
     LayerChain,
     ReadActivation,
@@ -90,6 +91,9 @@ def optimizer_rates(chain: LayerChain, optimizer: Any) -> list[tuple[float, floa
     """The steps of a `torch.optim` optimiser on the tensors of each layer; zero on those that it does not have."""
     if optimizer is None:
         return None
+    torch = need("torch", "torch", "reading a PyTorch model")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInput("optimizer", repr(optimizer), "a torch.optim optimiser of the model's parameters, or None")
     rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
     return [tuple(rates.get(id(tensor), 0.0) for tensor in step.tensors) for step in chain.learned]  # pyright: ignore[reportReturnType]
 
@@ -149,6 +153,7 @@ def param_groups(model: Any, net: Network, learning_rate: float = 1.0) -> list[d
     >>> print(optimizer.param_groups[1]["name"], optimizer.param_groups[1]["lr"])
     layer 1 bias 0.05
     """
+    learning_rate = check_real("learning_rate", learning_rate, "a finite non-negative number")
     chain = torch_chain(model)
     check_fits(chain, net)
     groups, layer = [], 0

@@ -18,6 +18,7 @@ from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
 from widthwise.network import Network, check_inputs, check_network, check_one_input, check_real, plain
+from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import FOURS, KERNELS, MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA, dimensions
@@ -70,9 +71,9 @@ def theory(
     [0.0, 5.0, 10.0]
     """
     check_network(net)
-    if isinstance(order, bool) or order not in (0, 1):
+    if not is_one_of(order, (0, 1)):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
-    if layers not in ("all", "last"):
+    if not is_one_of(layers, ("all", "last")):
         raise UnknownName.of("layers", layers, ("all", "last"))
     X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
     accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
@@ -140,7 +141,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     (0.0, -1999.0)
     """
     net = plain(net, "single_input")
-    if layers not in ("all", "last"):
+    if not is_one_of(layers, ("all", "last")):
         raise UnknownName.of("layers", layers, ("all", "last"))
     if tensors is None:
         wanted = existing(*net.activations)
@@ -228,12 +229,7 @@ def _number_type(dtype: Any) -> np.dtype:
 
 def names_in_order(tensors: Any, known: tuple[str, ...]) -> tuple[str, ...]:
     """The asked-for names in the library's own order."""
-    names = [tensors] if isinstance(tensors, str) else list(tensors)
-    for name in names:
-        if name not in known:
-            raise UnknownName.of("tensors", name, known)
-    if not names:
-        raise InvalidInput("tensors", "an empty list", f"some of {', '.join(known)}")
+    names = check_names("tensors", tensors, known)
     return tuple(name for name in known if name in names)
 
 

@@ -19,6 +19,7 @@ from scipy.special import lambertw
 from widthwise.errors import InvalidInput
 from widthwise.memory import require_memory
 from widthwise.network import check_integer, real_array
+from widthwise.network.validation import BELOW_ONE, check_real
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,16 @@ def chernoff_bound(C_0: float, R: float, inputs: int, probability: float) -> flo
     1.3427
     """
     inputs = check_integer("inputs", inputs, 1)
-    if not (C_0 > 0.0 and R > 0.0 and 0.0 < probability < 1.0):
-        got = f"{C_0}, {R}, {probability}"
-        raise InvalidInput("C_0, R, probability", got, "positive numbers, the last one below 1")
+    given = (("C_0", C_0, 1e100), ("R", R, 1e100), ("probability", probability, BELOW_ONE))
+    C_0, R, probability = (
+        check_real(name, value, f"a positive number below {bound:.3g}", least=1e-100, largest=bound)
+        for name, value, bound in given
+    )
     target = R / C_0 * math.log(inputs / probability)
     # (1 + δ) log(1 + δ) − δ = target, solved by Lambert's function W e^W for W = log(1 + δ) − 1
-    return C_0 * math.exp(1.0 + float(lambertw((target - 1.0) / math.e).real))
+    # at target = 0, where two branches meet, W = −1 and rounding may step over the edge
+    W = float(lambertw(max((target - 1.0) / math.e, -1.0 / math.e)).real)
+    return C_0 * math.exp(1.0 + (-1.0 if math.isnan(W) else W))
 
 
 class CatapultOrbit(NamedTuple):
@@ -115,7 +120,7 @@ def catapult_map(
 def catapult_orbit(
     residual: Any, curvature: Any, learning_rate: Any, coupling: Any, target: Any = 0.0, *, steps: int = 100
 ) -> CatapultOrbit:
-    """`catapult_map` so many times, with its arguments; what diverges ends as infinite or not a number.
+    """`catapult_map` so many times, with its arguments; what diverges ends as infinite.
 
     >>> orbit = catapult_orbit(0.1, 1.0, [1.0, 3.0, 4.1], 0.01)         # lazy, catapult, divergent
     >>> abs(orbit.residual).max(axis=0).round(1)[:2], bool(abs(orbit.residual[-1, 2]) < 1e3)
@@ -137,5 +142,6 @@ def catapult_orbit(
     history = [(r, bend)]
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):
-            history.append(catapult_map(*history[-1], eta, c, y))
+            moved = catapult_map(*history[-1], eta, c, y)
+            history.append(tuple(np.where(np.isnan(part), np.inf, part) for part in moved))
     return CatapultOrbit(*(np.stack(part) for part in zip(*history, strict=True)))

@@ -19,7 +19,7 @@ from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.memory import require_layers, require_memory
-from widthwise.network import MLP, check_integer, check_one_input, check_widths, real_array
+from widthwise.network import MLP, check_integer, check_one_input, check_widths, plain, real_array
 
 #: Breakpoints closer than this, in units of the segment, are one.
 CLOSEST_KINKS = 1e-13
@@ -241,7 +241,7 @@ def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
     >>> expected_kinks(MLP([1, 50, 50, 1], "relu", C_b=1.0, C_W=2.0), [-0.5 ** 0.5], [0.5 ** 0.5]).round(3)
     array([25.   , 19.591])
     """
-    slopes = homogeneous(net.activation.closed)
+    slopes = homogeneous(plain(net, "expected kinks").activation.closed)
     if slopes is None or slopes[2] != 1 or slopes[0] == slopes[1]:
         raise InvalidInput("net", f"activation {net.activation.name}", "relu or leaky_relu")
     points = np.stack([check_one_input(a, net.widths[0], "a"), check_one_input(b, net.widths[0], "b")])

@@ -25,7 +25,7 @@ from scipy.special import digamma, gammaln, loggamma, polygamma
 
 from widthwise.errors import AccuracyWarning, InvalidInput
 from widthwise.extras import need
-from widthwise.network import check_integer, real_array
+from widthwise.network import check_widths, real_array
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def product_law(widths: Sequence[int]) -> ProductLaw:
     >>> round(float(law.cdf(law.log_mean)), 3)
     0.483
     """
-    return ProductLaw(tuple(check_integer("widths", n, 1) for n in widths))
+    return ProductLaw(check_widths(widths, least=1))
 
 
 #: The rule is refined until it changes by less than this, and gives up after so many halvings.

@@ -22,7 +22,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.exact import ExactLaw, exact_law
 from widthwise.flow.exact.deep_linear import MomentStep, first_moments
 from widthwise.gaussian.kernel_rules import dense_step
-from widthwise.network import MLP, check_inputs, check_integer, check_one_input, check_per_layer
+from widthwise.network import MLP, check_inputs, check_integer, check_one_input, check_per_layer, plain
 from widthwise.results.theory import theory
 
 
@@ -45,7 +45,7 @@ def slopes_at_zero(net: MLP) -> tuple[float, float]:
     >>> slopes_at_zero(MLP([1, 2, 1], "relu"))
     (0.5, 0.5)
     """
-    slopes = homogeneous(net.activation.closed)
+    slopes = homogeneous(plain(net, "sums over paths").activation.closed)
     if slopes is None or slopes[2] != 1:
         raise InvalidInput("net", f"activation {net.activation.name}", "relu, leaky_relu or linear")
     plus, minus = slopes[:2]

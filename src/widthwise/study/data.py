@@ -18,6 +18,7 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.extras import need
 from widthwise.memory import require_memory
 from widthwise.network import check_inputs, check_integer, real_array
+from widthwise.network.validation import is_one_of
 
 #: A training point and a test point of a curve while they are made.
 _BYTES_OF_A_POINT = 160
@@ -99,7 +100,7 @@ def dataset(name: str, points: int = 4) -> Data:
     ((4, 2), [1.0, -0.5, -0.5, 1.0], (3, 2))
     """
     points = check_integer("points", points, 2)
-    if name not in BUILT_IN:
+    if not is_one_of(name, BUILT_IN):
         raise UnknownName.of("data", name, BUILT_IN)
     if name == "xor":
         corners = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

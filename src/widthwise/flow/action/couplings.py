@@ -29,6 +29,7 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.memory import require_memory
 from widthwise.network import MLP, check_inputs, check_integer, plain, real_array
+from widthwise.network.validation import LEAST, check_real
 
 #: Least eigenvalue of the correlations of K below which the inputs count as dependent.
 DEPENDENT = 1e-12
@@ -235,6 +236,7 @@ def couplings(
     require_memory(needed, f"a quartic coupling of {len(X)} inputs", "Ask for fewer inputs at a time.")
     below = net.up_to(layer)
     _refuse_dependent(kernel_flow(below, X, with_theta=False, last_only=True).K[-1])
+    tolerance = check_real("tolerance", tolerance, "a positive number", least=LEAST)
     flow = finite_flow(below, X, ("V", "G1"), last_only=True, tolerance=tolerance)
     K, G1, V = flow.K[-1], flow.tensors["G1"][-1], flow.tensors["V"][-1]
     made = Couplings(K, G1, V, net.widths[layer - 1], m, layer)

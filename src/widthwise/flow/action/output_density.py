@@ -24,6 +24,7 @@ from scipy.special import ndtr
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.action.couplings import Couplings, check_values, couplings, crossed, transform
 from widthwise.network import MLP
+from widthwise.network.validation import is_one_of
 
 #: Eigenvalues of V below this fraction of the largest are rounding.
 FLAT_EIGENVALUES = 1e-9
@@ -50,7 +51,7 @@ class OutputDensity:
     about: str = "K"
 
     def __post_init__(self) -> None:
-        if self.about not in ("K", "G"):
+        if not is_one_of(self.about, ("K", "G")):
             raise UnknownName.of("about", self.about, ("K", "G"))
 
     @property

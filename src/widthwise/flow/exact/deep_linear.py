@@ -19,7 +19,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.memory import require_memory
-from widthwise.network import MLP, PER_LAYER, check_inputs
+from widthwise.network import MLP, PER_LAYER, check_inputs, plain
 
 LINEAR_TENSORS = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
 
@@ -71,7 +71,7 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
 
 def check_linear(net: MLP) -> None:
     """Refuse any activation but the identity."""
-    form = net.activation.closed
+    form = plain(net, "the exact law of linear networks").activation.closed
     if not (isinstance(form, MonomialForm) and form.degree == 1):
         raise InvalidInput(
             "net", f"a network with activation {net.activation.name}", "activation 'linear'",
