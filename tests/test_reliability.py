@@ -15,16 +15,6 @@ ELSEWHERE = {
 }  # fmt: skip
 #: One function of each kind in the ordinary run; `make test-full` takes all.
 QUICK = ("ResMLP", "theory", "critical", "compare", "special.chernoff_bound")
-    "ResMLP",
-    "measure",
-    "theory",
-    "predict",
-    "train",
-    "critical",
-    "compare",
-    "from_torch",
-    "special.chernoff_bound",
-)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def largest_eigenvalue_bounds(kernel: ArrayLike) -> EigenvalueBounds:
         raise InvalidInput("kernel", f"shape {K.shape}", "a symmetric matrix (inputs, inputs)")
     apart = np.abs(K - K.T).max(initial=0.0)
     if apart > 1e-8 * np.abs(K).max(initial=0.0):  # entries that are zero but for rounding need not agree in any digit
-        raise InvalidInput("kernel", f"one with |K − Kᵀ| up to {apart:.3g}", "a symmetric matrix (inputs, inputs)")
+        raise InvalidInput(
+            "kernel", f"shape {K.shape} with |K − Kᵀ| up to {apart:.3g}", "a symmetric matrix (inputs, inputs)"
+        )
     return EigenvalueBounds(
         float(np.abs(K).sum(axis=1).max()), float(np.linalg.norm(K)), float(np.trace(K)), float(K.sum()) / len(K)
     )
@@ -73,7 +75,9 @@ def chernoff_bound(C_0: float, R: float, inputs: int, probability: float) -> flo
     inputs = check_integer("inputs", inputs, 1)
     given = (("C_0", C_0, 1e100), ("R", R, 1e100), ("probability", probability, BELOW_ONE))
     C_0, R, probability = (
-        check_real(name, value, f"a positive number below {bound:.3g}", least=1e-100, largest=bound)
+        check_real(
+            name, value, "positive numbers C_0, R up to 1e100 and probability below 1", least=1e-100, largest=bound
+        )
         for name, value, bound in given
     )
     target = R / C_0 * math.log(inputs / probability)
@@ -142,6 +146,6 @@ def catapult_orbit(
     history = [(r, bend)]
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):
-            moved = catapult_map(*history[-1], eta, c, y)
-            history.append(tuple(np.where(np.isnan(part), np.inf, part) for part in moved))
+            r, bend = (np.where(np.isnan(part), np.inf, part) for part in catapult_map(*history[-1], eta, c, y))
+            history.append((r, bend))
     return CatapultOrbit(*(np.stack(part) for part in zip(*history, strict=True)))
