@@ -1,8 +1,6 @@
 """The explorer: its numbers are the library's, its links restore, its jobs stop; and the page in real Chromium."""
 
 import asyncio
-import json
-import re
 import sys
 import threading
 import time
@@ -26,7 +24,6 @@ from bokeh.util.token import generate_jwt_token
 from compilations import counting
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.ioloop import IOLoop
-from tornado.websocket import websocket_connect
 
 from widthwise.explorer.door import LARGEST_MESSAGE, MOST_FRAGMENTS, guard
 from widthwise.explorer.ensembles import check_size, prediction, sample, task_of, train_batches
@@ -44,6 +41,7 @@ from widthwise.explorer.theory import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent / "browser"))
+from explorer_load import TOKEN, connected, left, load, send
 from explorer_session import ARGUMENTS, PATIENCE, Visitor, chromium, running_server
 
 
@@ -430,19 +428,6 @@ def test_a_visitor_too_many_reads_one_sentence_and_finds_room_later():
     asyncio.run(come_and_go())
 
 
-TOKEN = re.compile('"token":"([^"]+)"')
-
-
-async def connected(address: str, token: str):
-    return await websocket_connect(address.replace("http", "ws") + "ws", subprotocols=["bokeh", token])
-
-
-async def left(socket) -> None:
-    socket.close()
-    while await socket.read_message() is not None:
-        pass
-
-
 def test_messages_of_one_browser_are_read_at_a_limited_rate_and_size(server):
     messages = 300
 
@@ -454,17 +439,18 @@ def test_messages_of_one_browser_are_read_at_a_limited_rate_and_size(server):
                 pass
         assert asked(server, "/ws", **{"Sec-WebSocket-Protocol": f"bokeh, {token}"})[0] == 503
         begun = time.monotonic()
-        for number in range(messages):
-            for fragment in ({"msgid": str(number), "msgtype": "SERVER-INFO-REQ"}, {}, {}):
-                await socket.write_message(json.dumps(fragment))
-        while f'"{messages - 1}"' not in await socket.read_message():
-            pass
+        for _ in range(messages):
+            await send(socket, "SERVER-INFO-REQ", {})
+        replies = 0
+        while replies < messages:
+            replies += "SERVER-INFO-REPLY" in await socket.read_message()
         took = time.monotonic() - begun
         await socket.write_message("x" * (LARGEST_MESSAGE + 1))
         while await socket.read_message() is not None:
             pass
         assert socket.close_code == 1009  # too big
-        await left(second)
+        for one in (socket, second):
+            await left(one)
         return took
 
     assert asyncio.run(talk()) > 3 * messages / MOST_FRAGMENTS - 1.05
@@ -612,3 +598,11 @@ def test_nothing_is_wider_than_the_window(visit, width):
     visitor = visit(SMALL, width)
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visitor.page.locator(".bk-Figure").count() == 7
+
+
+@pytest.mark.full
+def test_twenty_visitors_need_less_than_two_gigabytes():
+    """For minutes; `tests/browser/explorer_load.py 30` is the same for half an hour."""
+    sizes, answers = load(minutes=3.0)
+    assert max(sizes) < 2.0
+    assert min(answers) > 50  # nobody waits in vain

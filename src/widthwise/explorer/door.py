@@ -55,7 +55,7 @@ class Door(Matcher):
 
     def _reason(self, request: HTTPServerRequest) -> tuple[int, str] | None:
         # else a page elsewhere, whose name is made to lead to this machine, could read along
-        if not check_allowlist(request.host.lower(), self.app.websocket_origins):
+        if not check_allowlist(request.host.lower(), list(self.app.websocket_origins)):
             return 403, "This server does not answer under that name; see origins= of widthwise.explorer.serve."
         place = request.path.removeprefix(self.app.prefix).strip("/")
         if place in ("autoload.js", "metadata"):

@@ -5,6 +5,7 @@ Everything it needs comes from this process: it works without any other network.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import socket
 import threading
@@ -17,6 +18,7 @@ import matplotlib
 import panel as pn
 from bokeh.document import Document
 from panel.io.resources import LOCAL_DIST
+from panel.io.server import get_server
 
 from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer.door import LARGEST_BODY, LARGEST_MESSAGE, guard
@@ -64,7 +66,7 @@ def serve(
     origins : further HOST:PORT under which browsers reach the page, for another address than the loopback one. Requests
         under other names are refused.
     visitors : pages open at once; whoever comes then is told to try again later.
-    options : passed on to `panel.serve`.
+    options : passed on to `panel.io.server.get_server`.
     """
     port = check_integer("port", port, 0, 65535, "a port from 1 to 65535, or 0 for a free one")
     visitors = check_integer("visitors", visitors, 1, 1000, "a whole number of visitors from 1 to 1000")
@@ -79,10 +81,12 @@ def serve(
     how: dict[str, Any] = {"port": port, "address": address, "show": show, "title": "widthwise explorer"}
     how |= {"websocket_max_message_size": LARGEST_MESSAGE, "http_server_kwargs": {"max_body_size": LARGEST_BODY}}
     allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))]
-    server = pn.serve({"/": visit}, websocket_origin=[*allowed, *origins], start=False, **how, **options)
+    server = get_server({"/": visit}, websocket_origin=[*allowed, *origins], verbose=True, **how, **options)
     guard(server._tornado, visitors)  # panel and bokeh offer no way to it before
     server.start()
-    if not server.io_loop.asyncio_loop.is_running():  # as in a notebook
+    try:
+        asyncio.get_running_loop()  # that of a notebook, which serves from now on
+    except RuntimeError:
         server.io_loop.start()
 
 
