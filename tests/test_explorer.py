@@ -1,10 +1,14 @@
 """The explorer: its numbers are the library's, its links restore, its jobs stop; and the page in real Chromium."""
 
+import asyncio
 import sys
 import threading
 import time
 from dataclasses import replace
+from email.message import Message
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -15,10 +19,15 @@ from widthwise.errors import InvalidInput, TooLarge, UnknownName
 pytest.importorskip("panel")
 
 from bokeh.document import Document
+from bokeh.server.server import Server as BokehServer
+from bokeh.util.token import generate_jwt_token
 from compilations import counting
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.ioloop import IOLoop
 
+from widthwise.explorer.door import LARGEST_MESSAGE, MOST_FRAGMENTS, guard
 from widthwise.explorer.ensembles import check_size, prediction, sample, task_of, train_batches
-from widthwise.explorer.jobs import MOST_JOBS, Job, Latest
+from widthwise.explorer.jobs import MOST_JOBS, Job, Latest, Share, Turns
 from widthwise.explorer.server import Page, warm
 from widthwise.explorer.settings import CONTROLS, PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.theory import (
@@ -32,7 +41,8 @@ from widthwise.explorer.theory import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent / "browser"))
-from explorer_session import ARGUMENTS, Visitor, chromium, running_server
+from explorer_load import TOKEN, connected, left, load, send
+from explorer_session import ARGUMENTS, PATIENCE, Visitor, chromium, running_server
 
 
 @pytest.mark.parametrize(
@@ -167,19 +177,21 @@ def test_links_restore_every_setting_and_refuse_what_is_wrong():
     query = dict(part.split("=") for part in settings.query.removeprefix("?").split("&"))
     assert Settings.restored(query) == (settings, [])
     assert set(CONTROLS) == set(vars(Settings()))
-    for name, text, error in (
+    for name, value, error in (
         ("C_W", "9", InvalidInput),
         ("C_W", "__import__('os')", InvalidInput),
         ("C_W", "nan", InvalidInput),
+        ("C_W", "1.5" + "0" * 50 + "x", InvalidInput),
+        ("seed", 10**400, InvalidInput),
         ("depth", "3.5", InvalidInput),
         ("activation", "lambda z: z", UnknownName),
         ("colour", "red", UnknownName),
     ):
         with pytest.raises(error, match=name):
-            Settings().changed(name, text)
-        kept, problems = Settings.restored({name: text, "width": "17"})
+            Settings().changed(name, value)
+        kept, (problem,) = Settings.restored({name: value, "width": "17"})
         assert kept == Settings(width=17)
-        assert len(problems) == 1
+        assert len(problem) < 400
     with pytest.raises(InvalidInput, match="λ_b or λ_W above zero"):
         Settings(lambda_b=0.0).changed("lambda_W", 0)
 
@@ -246,22 +258,57 @@ def test_runs_that_are_too_large_are_refused():
         task_of(Settings(depth=20))
 
 
-def test_a_job_stops_between_two_items_and_frees_its_place():
-    def forever():
-        while True:
-            time.sleep(0.01)
-            yield 1
+def forever():
+    while True:
+        time.sleep(0.01)
+        yield 1
 
+
+def test_a_job_stops_between_two_items_and_frees_its_place():
     ended, failed = [], []
-    jobs = [Job(forever(), lambda item: None, failed.append, ended.append) for _ in range(MOST_JOBS)]
-    with pytest.raises(InvalidInput, match="runs of this server"):
-        Job(forever(), lambda item: None, failed.append, ended.append)
+    jobs = [Job(forever(), Share(), lambda item: None, failed.append, ended.append) for _ in range(MOST_JOBS)]
     for job in jobs:
         job.stop()
         assert job.wait(10.0)
     assert ended == [True] * MOST_JOBS
     assert failed == []
-    assert Job(iter([]), lambda item: None, failed.append, ended.append).wait(10.0)
+    assert Job(iter([]), Share(), lambda item: None, failed.append, ended.append).wait(10.0)
+
+
+def test_a_visitor_with_a_short_run_is_not_held_up_by_those_with_long_ones():
+    """More long runs than there are places, most of them of one visitor."""
+    greedy, seen = Share(), []
+    long_runs = [Job(forever(), greedy, lambda item: None, seen.append, seen.append) for _ in range(2 * MOST_JOBS)]
+    try:
+        assert Job(iter(range(5)), Share(), seen.append, seen.append, seen.append).wait(10.0)
+    finally:
+        for job in long_runs:
+            job.stop()
+            assert job.wait(10.0)
+    assert seen == [0, 1, 2, 3, 4, False] + [True] * len(long_runs)
+
+
+def test_nobody_has_two_places_while_others_wait():
+    turns, order, begun = Turns(1), [], threading.Event()
+    greedy, modest = Share(), Share()
+
+    def items(name):
+        for _ in range(3):
+            begun.wait(10.0)
+            order.append(name)
+            yield name
+
+    threads = [
+        threading.Thread(target=lambda name=name, share=share: list(turns.each(items(name), share)))
+        for name, share in (("greedy", greedy), ("greedy", greedy), ("modest", modest))
+    ]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    begun.set()
+    for thread in threads:
+        thread.join(10.0)
+    assert order[:6] == ["greedy", "modest"] * 3
 
 
 def test_answers_that_were_overtaken_are_dropped():
@@ -297,17 +344,125 @@ def test_a_page_that_is_closed_stops_its_run_and_leaves_others_alone():
 
 @pytest.fixture(scope="module")
 def server():
-    chromium()
     with running_server() as (address, process):
         yield address, process
 
 
+def asked(server, path: str = "/", **headers: str) -> tuple[int, str, Message]:
+    """Status, text and headers of the answer."""
+    host = server[0].removeprefix("http://").strip("/")
+    connection = HTTPConnection(host, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers={"Host": host, **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace"), answer.headers
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("seed=" + "9" * 5000, "seed: got a value of 5,000 bytes; expected at most 40."),
+        ("x" * 5000 + "=1", "link: got a name of 5,000 characters; expected at most 40."),
+        ("&".join(f"x{i}=1" for i in range(99)), "link: got 99 names; expected at most 16."),
+        ("C_W=1&C_W=2", "C_W: got 2 values; expected one."),
+        ("C_W=%ff", "C_W: got bytes that are not UTF-8; expected text."),
+        ("bokeh-token=abc", "link: got &#x27;bokeh-token&#x27;; expected one of activation, C_W"),
+        ("theme=%ff", "link: got &#x27;theme&#x27;; expected one of activation, C_W"),
+        ("%3Cb%3E=1&%3Cb%3E=2", "&lt;b&gt;: got 2 values; expected one."),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_link_that_cannot_be_read_is_refused_in_words(server, query, words):
+    status, text, _ = asked(server, f"/?{query}")
+    assert (status, words in text) == (400, True), text
+    assert len(text) < 1000
+
+
+def test_only_names_of_the_server_are_answered(server):
+    port = server[0].strip("/").rsplit(":", 1)[1]
+    assert asked(server, "/favicon.ico", Host=f"localhost:{port}")[0] == 200
+    for path in ("/", "/ws", "/static/js/bokeh.min.js", "/favicon.ico", "/nowhere"):
+        for host in (f"evil.example:{port}", "evil.example", f"127.0.0.1.evil.example:{port}", f"localhost:{port};x"):
+            status, text, _ = asked(server, path, Host=host)
+            assert (status, "does not answer under that name" in text, "evil" in text) == (403, True, False)
+    assert asked(server, "/autoload.js?bokeh-autoload-element=x")[0] == 403  # would be drawn in others' pages
+
+
+def test_every_answer_says_what_a_browser_may_load(server):
+    for path in ("/", "/static/js/bokeh.min.js", "/nowhere", "/?C_W=1&C_W=2"):
+        headers = asked(server, path)[2]
+        policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+        assert policy["connect-src"] == "'self'"
+        assert "unsafe" not in policy["script-src"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_a_visitor_too_many_reads_one_sentence_and_finds_room_later():
+    """On bokeh's server of an empty page."""
+
+    async def come_and_go() -> None:
+        lives = {"unused_session_lifetime_milliseconds": 300, "check_unused_sessions_milliseconds": 50}
+        app = BokehServer({"/": lambda document: None}, port=0, io_loop=IOLoop.current(), **lives)
+        guard(app._tornado, visitors=2)
+        app.start()
+        address, client = f"http://localhost:{app.port}/", AsyncHTTPClient()
+        tokens = [TOKEN.search((await client.fetch(address)).body.decode()).group(1) for _ in range(2)]
+        sockets = [await connected(address, token) for token in tokens]
+        with pytest.raises(HTTPClientError, match="503") as refused:
+            await client.fetch(address)
+        assert "All 2 places of this server are taken. Try again" in refused.value.response.body.decode()
+        protocol = {"Sec-WebSocket-Protocol": "bokeh, " + generate_jwt_token("made-up")}
+        assert (await client.fetch(address + "ws", headers=protocol, raise_error=False)).code == 503
+        await left(sockets.pop())
+        end = time.monotonic() + 30.0
+        while (await client.fetch(address, raise_error=False)).code != 200:
+            assert time.monotonic() < end, "places are not given back"
+            await asyncio.sleep(0.05)
+        await left(sockets.pop())
+        app.stop()
+
+    asyncio.run(come_and_go())
+
+
+def test_messages_of_one_browser_are_read_at_a_limited_rate_and_size(server):
+    messages = 300
+
+    async def talk() -> float:
+        token = TOKEN.search(asked(server, "/?activation=linear")[1]).group(1)
+        socket, second = [await connected(server[0], token) for _ in range(2)]
+        for one in (socket, second):
+            while "ACK" not in await one.read_message():
+                pass
+        assert asked(server, "/ws", **{"Sec-WebSocket-Protocol": f"bokeh, {token}"})[0] == 503
+        begun = time.monotonic()
+        for _ in range(messages):
+            await send(socket, "SERVER-INFO-REQ", {})
+        replies = 0
+        while replies < messages:
+            replies += "SERVER-INFO-REPLY" in await socket.read_message()
+        took = time.monotonic() - begun
+        await socket.write_message("x" * (LARGEST_MESSAGE + 1))
+        while await socket.read_message() is not None:
+            pass
+        assert socket.close_code == 1009  # too big
+        for one in (socket, second):
+            await left(one)
+        return took
+
+    assert asyncio.run(talk()) > 3 * messages / MOST_FRAGMENTS - 1.05
+
+
 @pytest.fixture(scope="module")
 def browser(server):
+    executable = chromium()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
+        opened = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
         yield opened
         opened.close()
 
@@ -359,13 +514,18 @@ def test_a_permalink_restores_the_state(visit):
 
 
 def test_an_invalid_value_is_explained_in_the_page(visit):
-    visitor = visit("?activation=linear&depth=1000")
+    hostile = "<img src=x onerror=document.title=1>"
+    visitor = visit(f"?activation=linear&depth=1000&C_b={quote(hostile)}&{quote('<b>colour')}=1")
     alert = visitor.page.get_by_role("alert")
-    assert (
-        alert.inner_text() == "Part of the link is not valid. depth: got '1000'; expected a whole number from 2 to 50."
+    assert alert.inner_text().startswith(
+        "Part of the link is not valid. depth: got '1000'; expected a whole number from 2 to 50. "
+        f"C_b: got '{hostile}'; expected a number from 0 to 2. link: got '<b>colour'; expected one of C_W"
     )
-    visitor.type("Weight variance C_W", "<b>ten</b>")
-    visitor.page.get_by_text("C_W: got '<b>ten</b>'; expected a number from 0.05 to 4.").wait_for()
+    for label in ("Weight variance C_W", "Depth L (weight layers)"):
+        visitor.type(label, hostile)
+        visitor.page.get_by_text(f"got '{hostile}'; expected a").wait_for()
+        assert visitor.page.locator("img[src=x]").count() == 0
+    assert visitor.page.title() == "widthwise explorer"
     assert "Traceback" not in visitor.page.content()
     visitor.type("Weight variance C_W", "1.5")
     alert.wait_for(state="detached")
@@ -438,3 +598,11 @@ def test_nothing_is_wider_than_the_window(visit, width):
     visitor = visit(SMALL, width)
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visitor.page.locator(".bk-Figure").count() == 7
+
+
+@pytest.mark.full
+def test_twenty_visitors_need_less_than_two_gigabytes():
+    """For minutes; `tests/browser/explorer_load.py 30` is the same for half an hour."""
+    sizes, answers = load(minutes=3.0)
+    assert max(sizes) < 2.0
+    assert min(answers) > 50  # nobody waits in vain

@@ -1,23 +1,25 @@
-"""Work beside the page: one thread a job, stopped between two batches, never more of them than the machine can take."""
+"""Work beside the page: one thread a job, whose batches take turns with those of other visitors."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from widthwise.errors import InvalidInput, WidthwiseError
+from widthwise.errors import WidthwiseError
 from widthwise.memory import forget_programs
 
-#: Jobs of all visitors together.
-MOST_JOBS = 4
-_PLACES = threading.BoundedSemaphore(MOST_JOBS)
+#: Batches at work at a time, and answers of the theory, of all visitors together.
+MOST_JOBS, MOST_ANSWERS = 4, 2
+_END = object()
 
 
 def explain(error: Exception) -> str:
     """What a visitor reads about an error: the library's own words, or that it is ours to mend.
 
+    >>> from widthwise import InvalidInput
     >>> explain(InvalidInput("C_W", "-1", "a number from 0 to 4"))
     'C_W: got -1; expected a number from 0 to 4.'
     """
@@ -27,22 +29,84 @@ def explain(error: Exception) -> str:
     return f"This should not have happened ({type(error).__name__}); the server's log has the details."
 
 
+class Share:
+    """What a visitor has of the places: how many now, and when the last was given."""
+
+    def __init__(self):
+        self.at_work, self.last = 0, 0
+
+
+class Turns:
+    """A few places, given for one item at a time to the visitor who has fewest, then to the one who had none longest.
+
+    A long run of one visitor therefore holds up another by one batch at most, and nobody has two while others wait.
+
+    >>> list(Turns(1).each(iter("abc"), Share()))
+    ['a', 'b', 'c']
+    """
+
+    def __init__(self, places: int):
+        self.places, self._given = places, 0
+        self._waiting: dict[object, Share] = {}  # by ticket, in the order in which they came
+        self._at_work = 0
+        self._changed = threading.Condition()
+
+    def each(self, items: Iterator, share: Share) -> Iterator:
+        """The items, each made while a place is held."""
+        while True:
+            with self._place(share):
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    @contextmanager
+    def _place(self, share: Share) -> Iterator[None]:
+        with self._changed:
+            ticket = object()
+            self._waiting[ticket] = share
+            self._changed.wait_for(lambda: self._at_work < self.places and self._next() is ticket)
+            del self._waiting[ticket]
+            self._given += 1
+            self._at_work += 1
+            share.at_work, share.last = share.at_work + 1, self._given
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                share.at_work -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> object:
+        return min(self._waiting, key=lambda ticket: (self._waiting[ticket].at_work, self._waiting[ticket].last))
+
+
+RUNS, ANSWERS = Turns(MOST_JOBS), Turns(MOST_ANSWERS)
+
+
 class Job:
     """An iterator drained in a thread of its own. `tell(item)`, `fail(message)` and `end(stopped)` are called there.
 
     >>> seen = []
-    >>> job = Job(iter(range(3)), seen.append, seen.append, lambda stopped: seen.append(stopped))
+    >>> job = Job(iter(range(3)), Share(), seen.append, seen.append, lambda stopped: seen.append(stopped))
     >>> job.wait(), seen
     (True, [0, 1, 2, False])
     """
 
     def __init__(
-        self, items: Iterator, tell: Callable[[Any], None], fail: Callable[[str], None], end: Callable[[bool], None]
+        self,
+        items: Iterator,
+        share: Share,
+        tell: Callable[[Any], None],
+        fail: Callable[[str], None],
+        end: Callable[[bool], None],
     ):
-        if not _PLACES.acquire(blocking=False):
-            raise InvalidInput("run", f"{MOST_JOBS} runs of this server at work", "a free place", "Try again later.")
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._drain, args=(items, tell, fail, end), daemon=True)
+        self._thread = threading.Thread(
+            target=self._drain, args=(RUNS.each(items, share), tell, fail, end), daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -67,9 +131,8 @@ class Job:
         except Exception as error:
             fail(explain(error))
         finally:
-            _PLACES.release()
-            end(self._stopped.is_set())
             forget_programs()
+            end(self._stopped.is_set())
 
 
 class Latest:
@@ -88,6 +151,7 @@ class Latest:
         self._question: tuple[Callable[[], Iterator[Any]], Callable[[Any], None]] | None = None
         self._changed = threading.Condition()
         self._open = True
+        self._share = Share()
         self._thread = threading.Thread(target=self._answer, daemon=True)
         self._thread.start()
 
@@ -105,9 +169,9 @@ class Latest:
         self._thread.join(60.0)
 
     def leave(self) -> None:
-        """End without waiting; what was not begun is dropped."""
+        """End without waiting; an empty question overtakes what is at work."""
         with self._changed:
-            self._open, self._question = False, None
+            self._open, self._question = False, (lambda: iter(()), lambda _: None)
             self._changed.notify()
 
     def _answer(self) -> None:
@@ -118,7 +182,7 @@ class Latest:
                     return
                 work, tell = self._question
                 self._question = None
-            for answer in work():
+            for answer in ANSWERS.each(work(), self._share):
                 with self._changed:
                     if self._question is not None:
                         break

@@ -5,6 +5,7 @@ Everything it needs comes from this process: it works without any other network.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import socket
 import threading
@@ -17,13 +18,15 @@ import matplotlib
 import panel as pn
 from bokeh.document import Document
 from panel.io.resources import LOCAL_DIST
+from panel.io.server import get_server
 
 from widthwise.errors import InvalidInput, WidthwiseError
-from widthwise.explorer.jobs import Latest, explain
+from widthwise.explorer.door import LARGEST_BODY, LARGEST_MESSAGE, guard
+from widthwise.explorer.jobs import Latest, Share, explain
 from widthwise.explorer.settings import PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
-from widthwise.explorer.widgets import EXPLORER_STYLE, Fields, complaint, symbols, text_pane
+from widthwise.explorer.widgets import EXPLORER_STYLE, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
 from widthwise.network import check_integer
 
 _NETWORK = ("activation", "C_W", "C_b", "depth", "width", "size_a", "size_b", "angle", "lambda_b", "lambda_W")
@@ -48,6 +51,7 @@ def serve(
     *,
     warm_up: bool = True,
     origins: tuple[str, ...] = (),
+    visitors: int = 20,
     **options: Any,
 ) -> None:
     """Serve the explorer until interrupted.
@@ -59,10 +63,13 @@ def serve(
         whoever opens it, so give another address only on a network that you trust.
     show : open a browser.
     warm_up : compile what every activation needs beforehand, in the background.
-    origins : further HOST:PORT under which browsers reach the page, for another address than the loopback one.
-    options : passed on to `panel.serve`.
+    origins : further HOST:PORT under which browsers reach the page, for another address than the loopback one. Requests
+        under other names are refused.
+    visitors : pages open at once; whoever comes then is told to try again later.
+    options : passed on to `panel.io.server.get_server`.
     """
     port = check_integer("port", port, 0, 65535, "a port from 1 to 65535, or 0 for a free one")
+    visitors = check_integer("visitors", visitors, 1, 1000, "a whole number of visitors from 1 to 1000")
     port = _listening_port(address, port)
     matplotlib.use("Agg")
     if warm_up:
@@ -72,8 +79,15 @@ def serve(
         # an interpreter that ends while it compiles ends in a crash
         atexit.register(lambda: (ending.set(), warming.join()))
     how: dict[str, Any] = {"port": port, "address": address, "show": show, "title": "widthwise explorer"}
+    how |= {"websocket_max_message_size": LARGEST_MESSAGE, "http_server_kwargs": {"max_body_size": LARGEST_BODY}}
     allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", address))]
-    pn.serve({"/": visit}, websocket_origin=[*allowed, *origins], **how, **options)
+    server = get_server({"/": visit}, websocket_origin=[*allowed, *origins], verbose=True, **how, **options)
+    guard(server._tornado, visitors)  # panel and bokeh offer no way to it before
+    server.start()
+    try:
+        asyncio.get_running_loop()  # that of a notebook, which serves from now on
+    except RuntimeError:
+        server.io_loop.start()
 
 
 def _listening_port(address: str, port: int) -> int:
@@ -141,8 +155,9 @@ class Page:
         sampling = Fields(("networks", "seed"), self.settings, self.change)
         training = Fields(("data", "points", "algorithm", "trained"), self.settings, self.change)
         self.groups = (self.fields, sampling, training)
-        self.sampling = SamplingTab(sampling, lambda: self.settings, self.post)
-        self.training = TrainingTab(training, lambda: self.settings, self.post)
+        share = Share()
+        self.sampling = SamplingTab(sampling, lambda: self.settings, self.post, share)
+        self.training = TrainingTab(training, lambda: self.settings, self.post, share)
         self.view = self._layout()
         self.refresh()
 
@@ -223,7 +238,7 @@ class Page:
         if pn.state.location is not None:
             pn.state.location.search = query if query != "?" else ""
 
-    def _layout(self) -> pn.FlexBox:
+    def _layout(self) -> pn.Row:
         button = pn.widgets.Button(label="Go to the critical point", sizing_mode="stretch_width")
         button.on_click(lambda _: self.to_criticality())
         side = pn.Column(
@@ -233,10 +248,9 @@ class Page:
         )  # fmt: skip
         tabs = pn.Tabs(
             ("Theory", self.theory.view), ("Sampled networks", self.sampling.view),
-            ("Trained networks", self.training.view), sizing_mode="stretch_width", dynamic=True,
+            ("Trained networks", self.training.view), sizing_mode="stretch_width", dynamic=True, styles=SHRINKING,
         )  # fmt: skip
         main = pn.Column(
             self.problem, self.notice, tabs, symbols(), styles={"flex": "1000 1 330px", "min-width": "0"}, margin=0
         )
-        style = [EXPLORER_STYLE]
-        return pn.FlexBox(side, main, sizing_mode="stretch_width", align_items="flex-start", stylesheets=style)
+        return wrapping(side, main, stylesheets=[EXPLORER_STYLE])

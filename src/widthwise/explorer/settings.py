@@ -17,8 +17,8 @@ from widthwise.network import MLP
 PAGE_ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "leaky_relu", "sigmoid", "softplus")
 #: The deepest network of the page.
 DEEPEST_PAGE = 50
-#: Characters of a typed or linked value that are looked at.
-_LONGEST_VALUE = 40
+#: Characters of a typed or linked value.
+LONGEST_VALUE = 40
 
 
 class Control(NamedTuple):
@@ -75,7 +75,7 @@ class Settings:
     def changed(self, name: str, value: Any) -> Settings:
         """With one value replaced by a typed or linked one, which is checked."""
         if name not in CONTROLS:
-            raise UnknownName.of("link", name, CONTROLS)
+            raise UnknownName.of("link", name[:LONGEST_VALUE], CONTROLS)
         after = replace(self, **{name: check(name, value)})
         if after.lambda_b == after.lambda_W == 0.0:
             raise InvalidInput(
@@ -126,14 +126,14 @@ def check(name: str, value: Any) -> Any:
     control = CONTROLS[name]
     if control.options:
         if value not in control.options:
-            raise UnknownName.of(name, str(value)[:_LONGEST_VALUE], control.options)
+            raise UnknownName.of(name, str(value)[:LONGEST_VALUE], control.options)
         return value
     try:
-        number = float(value if not isinstance(value, str) else value.strip()[:_LONGEST_VALUE])
+        number = float(value) if len(str(value)) <= LONGEST_VALUE else math.nan
     except (TypeError, ValueError):
         number = math.nan
     if not control.low <= number <= control.high or (control.whole and number != int(number)):
         kind = "a whole number" if control.whole else "a number"
-        got = repr(value[:_LONGEST_VALUE]) if isinstance(value, str) else f"{value!r}"
+        got = repr(value) if len(str(value)) <= LONGEST_VALUE else f"{str(value)[:LONGEST_VALUE]!r} and more"
         raise InvalidInput(name, got, f"{kind} from {control.low:.10g} to {control.high:.10g}")
     return int(number) if control.whole else number

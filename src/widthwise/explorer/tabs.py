@@ -20,10 +20,10 @@ from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer import widgets
 from widthwise.explorer.charts import DENSITIES, Chart, PhaseChart
 from widthwise.explorer.ensembles import Predicted, check_size, prediction, sample, task_of, train_batches
-from widthwise.explorer.jobs import Job
+from widthwise.explorer.jobs import Job, Share
 from widthwise.explorer.settings import Settings
 from widthwise.explorer.theory import InputPair, Phases, Theory, pair_of, phases_of, precise_pair_of, theory_of
-from widthwise.explorer.widgets import Fields, complaint, grid, text_pane
+from widthwise.explorer.widgets import Fields, complaint, grid, stacked, text_pane, wrapping
 from widthwise.plots import plot_flow, plot_phase, svg_text
 from widthwise.tensors import SCALE_TEXT, TENSORS
 
@@ -60,9 +60,7 @@ class TheoryTab:
             self.kernel, self.correlation, self.phase, self.density, self.tangent, self.tangent_ratios, self.ratios
         ]  # fmt: skip
         words = pn.Column(pn.pane.HTML("<b>Advice</b>"), self.advice, sizing_mode="stretch_width")
-        self.view = pn.Column(
-            grid(*[chart.figure for chart in cells], words), self._downloads(), sizing_mode="stretch_width"
-        )
+        self.view = stacked(grid(*[chart.figure for chart in cells], words), self._downloads())
 
     def _ratio_chart(self, name: str, kernel: str, tensors: tuple[str, ...]) -> Chart:
         labels = {one: f"{one}/(n{SCALE_TEXT[TENSORS[one].scale].strip('()')})" for one in tensors}
@@ -101,7 +99,7 @@ class TheoryTab:
     def show_advice(self, advice: Advice) -> None:
         self.advice.object = widgets.advice_html(advice.text, advice.code)
 
-    def _downloads(self) -> pn.FlexBox:
+    def _downloads(self) -> pn.Row:
         def numbers() -> xr.Dataset:
             return precise_pair_of(widgets.handed_out(self.found)).dataset()
 
@@ -115,21 +113,21 @@ class TheoryTab:
             widgets.download("Kernels (SVG)", "kernels.svg", lambda: io.StringIO(svg_text(plot_flow(numbers())))),
             widgets.download("Phases (SVG)", "phases.svg", lambda: io.StringIO(svg_text(phases()))),
         )
-        return pn.FlexBox(*self.files, sizing_mode="stretch_width")
+        return wrapping(*self.files)
 
 
 class RunTab:
     """What sampling and training have in common; `total` names the setting with the number of networks.
 
     Subclasses say what a run yields (`items`) and show it (`draw`). `post` has a function called by the page's own
-    thread.
+    thread; `share` is that of the visitor.
     """
 
     total = ""
     verb = ""
 
-    def __init__(self, fields: Fields, settings: Callable[[], Settings], post: Post):
-        self.fields, self.settings, self.post = fields, settings, post
+    def __init__(self, fields: Fields, settings: Callable[[], Settings], post: Post, share: Share):
+        self.fields, self.settings, self.post, self.share = fields, settings, post, share
         self.job: Job | None = None
         self.started: Settings | None = None
         self.latest: xr.Dataset | None = None
@@ -143,10 +141,7 @@ class RunTab:
         self.start.on_click(lambda _: self.begin())
         self.stop.on_click(lambda _: self.halt())
         boxes = [pn.Column(row, width=165, margin=0) for row in fields.rows]
-        self.head = pn.Column(
-            pn.FlexBox(*boxes, self.start, self.stop, sizing_mode="stretch_width"),
-            self.bar, self.status, self.problem, sizing_mode="stretch_width",
-        )  # fmt: skip
+        self.head = stacked(wrapping(*boxes, self.start, self.stop), self.bar, self.status, self.problem)
 
     def data_files(self, title: str) -> list[pn.widgets.FileDownload]:
         """Buttons for the newest numbers."""
@@ -155,9 +150,9 @@ class RunTab:
     def arrange(self, charts: tuple[Chart, ...], files: list[pn.widgets.FileDownload], *before: Any) -> pn.Column:
         """The tab: what stands before it, its head, charts, and buttons of files."""
         self.charts, self.files = charts, files
-        buttons = pn.FlexBox(*files, sizing_mode="stretch_width")
+        buttons = wrapping(*files)
         cells = grid(*(chart.figure for chart in charts))
-        return pn.Column(*before, self.head, cells, buttons, sizing_mode="stretch_width")
+        return stacked(*before, self.head, cells, buttons)
 
     def items(self, settings: Settings) -> Iterator[Any]:
         raise NotImplementedError
@@ -168,12 +163,15 @@ class RunTab:
 
     def begin(self) -> None:
         """Start a run with the page's state."""
+        if self.job is not None and self.job.alive:  # a browser can press a button that is off
+            return
         settings = self.settings()
         self.problem.object = ""
         try:
             items = self.items(settings)
             self.started, self._summary = settings, ""
-            self.job = Job(items, self._tell, self._fail, lambda stopped: self.post(lambda: self._ended(stopped)))
+            ended = lambda stopped: self.post(lambda: self._ended(stopped))  # noqa: E731
+            self.job = Job(items, self.share, self._tell, self._fail, ended)
         except WidthwiseError as error:
             self.problem.object = complaint(str(error))
             return

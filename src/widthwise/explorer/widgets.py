@@ -20,6 +20,8 @@ EXPLORER_STYLE = """
 body { margin: 0; background: #ffffff; color: #1d2530; font-family: system-ui, sans-serif; }
 .bk-root, :host { font-size: 14px; }
 """
+#: Panel would have a row as wide as its cells together, and what is around it too.
+SHRINKING = {"min-width": "0"}
 #: Cells wrap: two beside each other on a desk, one on a telephone.
 _CELL = {"flex": "1 1 400px", "min-width": "0", "overflow": "hidden"}
 _MESSAGE = (
@@ -45,10 +47,20 @@ _MEANINGS = {
 _TYPED_ONLY = ("networks", "seed", "trained")
 
 
-def grid(*cells: Any) -> pn.FlexBox:
+def wrapping(*cells: Any, **options: Any) -> pn.Row:
+    """Cells beside each other as far as there is room. `panel.FlexBox` would have browsers run text as a program."""
+    styles = SHRINKING | {"flex-flow": "row wrap", "align-items": "flex-start"}
+    return pn.Row(*cells, sizing_mode="stretch_width", styles=styles, margin=0, **options)
+
+
+def stacked(*cells: Any) -> pn.Column:
+    """Cells below each other, as wide as there is room."""
+    return pn.Column(*cells, sizing_mode="stretch_width", styles=SHRINKING)
+
+
+def grid(*cells: Any) -> pn.Row:
     """Cells that wrap with the width of the window."""
-    boxes = [pn.Column(cell, styles=_CELL, margin=(4, 6)) for cell in cells]
-    return pn.FlexBox(*boxes, sizing_mode="stretch_width", align_items="flex-start", margin=0)
+    return wrapping(*(pn.Column(cell, styles=_CELL, margin=(4, 6)) for cell in cells))
 
 
 def text_pane(text: str = "", above: int = 0) -> pn.pane.HTML:
