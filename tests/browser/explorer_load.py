@@ -18,9 +18,18 @@ _PAUSE = 1.0
 TOKEN = re.compile('"token":"([^"]+)"')
 
 
+async def heard(socket) -> str | None:
+    """The next text that came; None when the server has closed, empty for numbers."""
+    message = await socket.read_message()
+    return "" if isinstance(message, bytes) else message
+
+
 async def connected(address: str, token: str):
-    """The websocket of a page."""
-    return await websocket_connect(address.replace("http", "ws") + "ws", subprotocols=["bokeh", token])
+    """The websocket of a page, as soon as the server is ready for it."""
+    socket = await websocket_connect(address.replace("http", "ws") + "ws", subprotocols=["bokeh", token])
+    while "ACK" not in await heard(socket):
+        pass
+    return socket
 
 
 async def left(socket) -> None:
@@ -56,7 +65,7 @@ async def visitor(address: str, number: int, end: float, door: asyncio.Lock) -> 
         await send(socket, "PULL-DOC-REQ", {})
         text = ""
         while '"roots"' not in text:
-            text = await socket.read_message()
+            text = await heard(socket)
     box, rng, answers = model_of(json.loads(text), "Weight variance C_W"), random.Random(number), 0
 
     async def move() -> None:
