@@ -19,7 +19,7 @@ _END = object()
 def explain(error: Exception) -> str:
     """What a visitor reads about an error: the library's own words, or that it is ours to mend.
 
-    >>> from widthwise import InvalidInput
+    >>> from widthwise.errors import InvalidInput
     >>> explain(InvalidInput("C_W", "-1", "a number from 0 to 4"))
     'C_W: got -1; expected a number from 0 to 4.'
     """
@@ -83,7 +83,7 @@ class Turns:
         return min(self._waiting, key=lambda ticket: (self._waiting[ticket].at_work, self._waiting[ticket].last))
 
 
-RUNS, ANSWERS = Turns(MOST_JOBS), Turns(MOST_ANSWERS)
+RUN_TURNS, ANSWER_TURNS = Turns(MOST_JOBS), Turns(MOST_ANSWERS)
 
 
 class Job:
@@ -105,7 +105,7 @@ class Job:
     ):
         self._stopped = threading.Event()
         self._thread = threading.Thread(
-            target=self._drain, args=(RUNS.each(items, share), tell, fail, end), daemon=True
+            target=self._drain, args=(RUN_TURNS.each(items, share), tell, fail, end), daemon=True
         )
         self._thread.start()
 
@@ -182,7 +182,7 @@ class Latest:
                     return
                 work, tell = self._question
                 self._question = None
-            for answer in ANSWERS.each(work(), self._share):
+            for answer in ANSWER_TURNS.each(work(), self._share):
                 with self._changed:
                     if self._question is not None:
                         break
