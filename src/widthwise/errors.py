@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 #: Characters of what came that a message shows.
-LONGEST = 240
+LONGEST = 1000
 
 
 class WidthwiseError(Exception):

@@ -95,7 +95,7 @@ def product_law(widths: Sequence[int]) -> ProductLaw:
     >>> round(float(law.cdf(law.log_mean)), 3)
     0.483
     """
-    return ProductLaw(check_widths(widths, least=1))
+    return ProductLaw(check_widths(widths, least=0))
 
 
 #: The rule is refined until it changes by less than this, and gives up after so many halvings.
