@@ -151,7 +151,8 @@ def _single_kernels(
     slopes, growth = homogeneous(activation.closed), 16.0
     rungs = ladder(activation, 4.0) if slopes is None else Homogeneous(*slopes)
     while True:
-        steps, failed = _kernel_steps(rungs, hyper, gram)
+        # numpy from here on: jax would compile every look at one layer
+        steps, failed = jax.tree.map(np.asarray, _kernel_steps(rungs, hyper, gram))
         bad = np.flatnonzero(failed[: depth - 1])
         if isinstance(rungs, Homogeneous) or not len(bad):
             break
