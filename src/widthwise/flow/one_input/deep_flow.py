@@ -197,9 +197,11 @@ def _term_table(rungs: Homogeneous | Ladder, terms: tuple[Term, ...], steps: Ker
     if not len(K) or not terms:
         return np.empty((len(K), len(terms))), 1e-15
     K = np.clip(K, rungs.smallest, rungs.largest)
-    share = np.exp2(np.asarray(steps.square.exponent) - steps.seen.exponent)
-    # numpy from here on: jax would compile its indexing anew for every number of kernels
-    return single_moments(rungs, terms, K, np.asarray(share * steps.square.mantissa / steps.seen.mantissa))
+    # zero over zero, where nothing is read, and exponents far apart
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = np.exp2(np.asarray(steps.square.exponent) - steps.seen.exponent)
+        squares = share * steps.square.mantissa / steps.seen.mantissa
+    return single_moments(rungs, terms, K, squares)
 
 
 def _needed_terms(activation: Activation, carried: tuple[str, ...], with_theta: bool) -> tuple[Term, ...]:
