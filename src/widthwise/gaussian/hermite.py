@@ -152,7 +152,7 @@ def _shared_nodes(activation: Activation, order: int, scale: np.ndarray, terms: 
     return coefficients, norm
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _weighted_basis(edges: bytes, terms: int):
     u, weight = panel_nodes(np.frombuffer(edges))
     return u, weight, np.ascontiguousarray((weight * basis(u, terms)).T)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, evaluate, intervals
+from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment
 
@@ -180,7 +180,7 @@ class Grid:
         return tuple(xp.broadcast_to(x, (*xp.shape(root), self.nodes)) for x in (self.u, self.weight))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def smooth_grid(activation: Activation, K_max: float, degrees: int, accuracy: float = 1e-12) -> Grid | None:
     """The coarsest grid on which one-input integrals with Hermite polynomials below `degrees` are right to `accuracy`.
 
@@ -217,5 +217,5 @@ def _one_input_integrals(activation: Activation, scale: float, degrees: int, gri
     degree = np.unique(np.concatenate([spread, spread + 1]))  # both parities: odd and even activations have only one
     polynomials = basis(grid.u, degrees)[degree] * grid.weight
     scales = scale * np.array([1.0, 0.83, 0.67])[:, None]
-    fourth = np.concatenate([evaluate(activation, order, scales * grid.u) ** 4 for order in range(4)])
+    fourth = np.concatenate(jet(activation, (0, 1, 2, 3), scales * grid.u)) ** 4
     return fourth @ polynomials.T

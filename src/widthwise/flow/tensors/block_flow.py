@@ -13,7 +13,7 @@ from widthwise.activations import resolve
 from widthwise.errors import NoRule
 from widthwise.flow.tensors.block_rules import BlockRules
 from widthwise.flow.tensors.block_step import BlockSpecification, BlockStep
-from widthwise.flow.tensors.neuron_functions import NeuronExpectations
+from widthwise.flow.tensors.neuron_functions import AskedTables, NeuronExpectations
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, Elementwise, Network, Residual, simplified
 from widthwise.network.layers.base import Layer
@@ -22,6 +22,8 @@ from widthwise.tensors import TENSORS
 
 #: Arrays over four inputs that are held for each pair of layers, about.
 ARRAYS_HELD = 150
+#: Layers after which the rules have asked for every table that they need.
+_LAYERS_ASKED = 4
 
 
 def block_specifications(net: Network, purpose: str) -> list[BlockSpecification]:
@@ -122,7 +124,24 @@ def block_flow(
         f"tensors of {inputs} inputs along a stream of {stretch} layers",
         "Take fewer inputs, or fewer tensors.",
     )
-    expect = NeuronExpectations(tolerance)
+    asked, first = AskedTables(), np.ones((_LAYERS_ASKED, 1, 1))
+    _steps_taken(net, blocks[:_LAYERS_ASKED], first, first, wanted, carried, asked, None, omit)
+    expect = NeuronExpectations(tolerance, asked)
+    found = _steps_taken(net, blocks, K, Theta, wanted, carried, expect, progress, omit)
+    return found, max([expect.error, *(neurons.error for neurons in expect.layers.values())])
+
+
+def _steps_taken(
+    net: Network,
+    blocks: list[BlockSpecification],
+    K: np.ndarray,
+    Theta: np.ndarray,
+    wanted: tuple[str, ...],
+    carried: tuple[str, ...],
+    expect: NeuronExpectations,
+    progress: Callable[[int, int], None] | None,
+    omit: frozenset[Any],
+) -> list[dict[str, np.ndarray]]:
     rules, found = BlockRules(expect, omit), []
     now: dict[str, Any] = {name: np.zeros((K.shape[-1],) * TENSORS[name].slots) for name in carried}
     for layer, block in enumerate(blocks, 1):
@@ -139,4 +158,4 @@ def block_flow(
             progress(layer, len(blocks))
     if len(found) < net.depth:
         found.append({name: now[name] for name in wanted})
-    return found, max([expect.error, *(neurons.error for neurons in expect.layers.values())])
+    return found

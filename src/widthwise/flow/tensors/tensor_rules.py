@@ -158,7 +158,7 @@ class LayerStep:
 
 def on(matrix, pair: str):
     """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]; the same letter twice is the diagonal."""
-    if isinstance(matrix, QuadrupleMatrix):
+    if not isinstance(matrix, np.ndarray) and isinstance(matrix, QuadrupleMatrix):  # a protocol is slow to ask
         return matrix.on(pair)
     first, second = ("abcd".index(letter) for letter in pair)
     if first == second:
@@ -178,7 +178,7 @@ def entries(tensor, indices: str):
 
     entries(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
     """
-    if isinstance(tensor, QuadrupleTensor):
+    if not isinstance(tensor, np.ndarray) and isinstance(tensor, QuadrupleTensor):
         return tensor.entries(indices)
     if len(set(indices)) == 4:
         return tensor.transpose([indices.index(letter) for letter in "abcd"])
@@ -350,7 +350,7 @@ def rule_U(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 def _on_pairs(tensor, indices: str):
     """The tensor at letters a, b, as a matrix over (a, b); a list of quadruples is one of all pairs here."""
     found = entries(tensor, indices)
-    if isinstance(tensor, QuadrupleTensor):
+    if not isinstance(tensor, np.ndarray) and isinstance(tensor, QuadrupleTensor):
         return np.asarray(found).reshape(math.isqrt(found.size), -1)
     return found[:, :, 0, 0]
 

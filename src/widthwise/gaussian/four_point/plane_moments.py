@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import gammaln
 
 from widthwise import devices
-from widthwise.activations import Activation, evaluate, intervals
+from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.gaussian.four_point.families import Orders
 from widthwise.gaussian.four_point.geometry import library
 from widthwise.gaussian.quadrature import REACH, Grid, Source, basis, panel_nodes, row_edges
@@ -64,7 +64,7 @@ class Singles(NamedTuple):
 def singles(activation: Activation, scale: np.ndarray, types, placed: tuple[Orders, ...], terms: int, grid: Grid):
     """Hermite data of every input, for all products that quadruples or norms ask for."""
     orders = sorted({order for pair in types for order in pair})
-    values = {order: evaluate(activation, order, scale[:, None] * grid.u) for order in orders}
+    values = dict(zip(orders, jet(activation, tuple(orders), scale[:, None] * grid.u), strict=True))
     polynomials = basis(grid.u, terms)
     chosen = sorted(_sub_orders(placed) | {(order, order) for order in orders})
     coefficients = np.stack([_product_of(values, c) for c in chosen]) @ (polynomials * grid.weight).T
