@@ -232,6 +232,12 @@ def test_trained_residual_and_normalised_networks():
     assert abs(t["mean"].item() - both["mean"].item()) < 4 * t["mean_se"].item() + 0.1 * abs(p["mean1"].item()) / 64
 
 
+def test_what_vanishes_by_symmetry_has_no_relative_error():
+    """All products of three functions of an odd activation that a LayerNorm asks for are zero: no warning of accuracy."""
+    net = ww.NormMLP([3, 64, 64, 1], "sin", [("rms", "post", 0.1), ("ln", "pre", 0.05)])
+    assert ww.theory(net, X, order=1).attrs["numerical_error"] < 1e-9
+
+
 def test_the_posterior_of_a_residual_network_to_order_one():
     net = ww.ResMLP([3, 64, 64, 1], "tanh", 0.9, 0.1, 1.2)
     found = ww.posterior(net, X[:2], [0.5, -0.3], X[2:], order=1)

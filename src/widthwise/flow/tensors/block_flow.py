@@ -128,7 +128,7 @@ def block_flow(
     _steps_taken(net, blocks[:_LAYERS_ASKED], first, first, wanted, carried, asked, None, omit)
     expect = NeuronExpectations(tolerance, asked)
     found = _steps_taken(net, blocks, K, Theta, wanted, carried, expect, progress, omit)
-    return found, max([expect.error, *(neurons.error for neurons in expect.layers.values())])
+    return found, expect.error
 
 
 def _steps_taken(

@@ -74,7 +74,8 @@ class LayerOfNeurons:
 
     def __init__(self, layer: int, activation: Activation, K: np.ndarray, root: np.ndarray):
         self.layer, self.activation, self.K, self.root = layer, activation, K, root
-        self.error, self.largest, self.pairs = 0.0, 0.0, {}
+        self.pairs: dict[tuple[int, int], np.ndarray] = {}
+        self.errors: dict[tuple[int, int], float] = {}
 
     @cached_property
     def reduced(self) -> np.ndarray:
@@ -84,12 +85,15 @@ class LayerOfNeurons:
     def pair(self, p: int, q: int) -> np.ndarray:
         """⟨σ^(p)_a σ^(q)_b⟩."""
         if (p, q) not in self.pairs:
-            self.pairs[p, q], error = pair_matrix(self.activation, p, q, self.reduced)
-            size = np.abs(self.pairs[p, q]).max()
-            self.largest = max(self.largest, size)
-            # what vanishes by symmetry has no relative error
-            self.error = max(self.error, error if size > VANISHING * self.largest else 0.0)
+            self.pairs[p, q], self.errors[p, q] = pair_matrix(self.activation, p, q, self.reduced)
         return self.pairs[p, q]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of the pairs; what vanishes by symmetry has none."""
+        sizes = {orders: np.abs(values).max() for orders, values in self.pairs.items()}
+        least = VANISHING * max(sizes.values(), default=0.0)
+        return max((error for orders, error in self.errors.items() if sizes[orders] > least), default=0.0)
 
     def single(self, p: int) -> np.ndarray:
         """⟨σ^(p)_a⟩, from its product with a number: σ^(q) of an input that is zero."""
@@ -118,10 +122,22 @@ class NeuronExpectations:
     def __init__(self, tolerance: float, asked: AskedTables | None = None):
         self.layers: dict[int, LayerOfNeurons] = {}
         self.scales: dict[int, float] = {}
-        self.tolerance, self.error = tolerance, 0.0
+        self.tolerance = tolerance
+        # orders on four inputs, the largest bound on an error and the largest value of each
+        self.bounds: list[tuple[tuple[Orders, ...], np.ndarray, np.ndarray]] = []
         self.known: dict[Any, Any] = {}
         self.tables: dict[tuple[int, Any], dict[Orders, np.ndarray]] = {}
         self.asked: dict[str, dict[Orders, None]] = {} if asked is None else asked.asked
+
+    @property
+    def error(self) -> float:
+        """The largest relative error so far; a table may hold nothing but what vanishes by symmetry."""
+        least, found = VANISHING * max((values.max() for *_, values in self.bounds), default=0.0), 0.0
+        for placed, errors, values in self.bounds:
+            used = np.flatnonzero(values > least)
+            if len(used):
+                found = max(found, relative_error(tuple(placed[k] for k in used), errors[used], values[used]))
+        return max([found, *(neurons.error for neurons in self.layers.values())])
 
     def forget(self) -> None:
         """Drop what is laid out over four inputs; means over pairs stay."""
@@ -236,11 +252,7 @@ class NeuronExpectations:
         order = np.argsort(index, axis=1, kind="stable")
         quads, place = np.unique(np.take_along_axis(index, order, axis=1), axis=0, return_inverse=True)
         values, errors = PlaneSeries(activation, K, placed, self.tolerance)(quads.astype(np.int32))
-        largest = np.abs(values).max(axis=0)
-        used = np.flatnonzero(largest > VANISHING * largest.max())
-        if len(used):
-            families = tuple(placed[column] for column in used)
-            self.error = max(self.error, relative_error(families, errors.max(axis=0)[used], largest[used]))
+        self.bounds.append((placed, errors.max(axis=0), np.abs(values).max(axis=0)))
         sortings, which = np.unique(order, axis=0, return_inverse=True)
         found = {}
         for orders in wanted:
