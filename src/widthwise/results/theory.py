@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.block_flow import with_order_one
+from widthwise.flow.tensors.pair_flow import PairFlow, pair_flow
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import Network, check_inputs, check_network, check_one_input, check_real, plain
+from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real, plain
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -37,6 +39,7 @@ def theory(
     order: int = 0,
     tensors: Sequence[str] | None = None,
     layers: str = "all",
+    inputs: str = "all",
     tolerance: float = 1e-9,
     dtype: str = "float64",
     progress: bool | None = None,
@@ -47,11 +50,17 @@ def theory(
     ----------
     net : the network.
     X : array (inputs, features).
-    X2 : other inputs (inputs', features); then a, b run over X and X2, and only that rectangle is computed. order=0.
+    X2 : other inputs (inputs', features); then a, b run over X and X2, and only that rectangle is computed: of K and
+        Theta, and of order=1 of whatever is asked for at pairs.
     order : 0 for the infinite-width kernels K and Theta; 1 for those and G1, H1, V, A, B, D, F, P, Q, R, S, T, U.
     tensors : which variables, for example ["K", "V"]; by default all of the order that exist for the activation
         (`attrs["missing"]` then says why others do not).
     layers : "all", or "last" for the output layer alone.
+    inputs : at which inputs tensors of order=1 are computed. "all": every slot runs over all inputs, N⁴ entries for
+        most. "pairs": entries between two inputs, which are closed under their own two and cost N²: tensors of four
+        slots on (layer, entry, a, b), where `entry` says which of the two stands in each slot, "aabb" for example.
+        "diagonal": one input in all slots, on (layer, a). Both need plain networks and activations without kinks, for
+        which G1 and H1 alone cost N² in any case.
     tolerance : relative accuracy of the four-point expectations of order=1, from 1e-13 to 0.01.
     dtype : "float64", or "float32" for half the memory and about six digits.
     progress : draw a progress bar after two seconds; by default when standard error is a terminal.
@@ -69,46 +78,109 @@ def theory(
     [[1.0, 0.31831], [0.31831, 1.0]]
     >>> ww.theory(net, [[1.0, 0.0]], order=1, tensors=["V"])["V"].values.ravel().round(9).tolist()   # 5(l−1)K²
     [0.0, 5.0, 10.0]
+    >>> net = net.replace(activation="gelu")
+    >>> ds = ww.theory(net, [[1.0, 0.0], [0.0, 1.0]], order=1, tensors=["V"], inputs="pairs")
+    >>> bool(ds["V"].sel(entry="aabb", a=0, b=1, layer=3) > 0)
+    True
     """
     check_network(net)
     if not is_one_of(order, (0, 1)):
         raise InvalidInput("order", repr(order), "0 or 1: the expansion in 1/width ends at its first order")
-    if not is_one_of(layers, ("all", "last")):
-        raise UnknownName.of("layers", layers, ("all", "last"))
+    for argument, value, known in (("layers", layers, ("all", "last")), ("inputs", inputs, tuple(_PAIR_ENTRIES))):
+        if not is_one_of(value, known):
+            raise UnknownName.of(argument, value, known)
     X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
     accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
     remedy = "Leave it at its default of 1e-9 unless time matters."
     tolerance = check_real("tolerance", tolerance, accuracy, remedy, least=_FINEST, largest=1e-2)
     if order == 0:
+        if inputs != "all":
+            raise InvalidInput("inputs", f"{inputs!r} with order=0", "'all'", "K and Theta stand on pairs of inputs.")
         names, missing = KERNELS if tensors is None else names_in_order(tensors, KERNELS), ""
     else:
-        if X2 is not None:
-            raise InvalidInput(
-                "X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together."
-            )
         net = with_order_one(net, "theory(order=1)")
         names, missing = _names_that_exist(net, tensors)
+    two = _at_pairs(net, X, X2, names, layers, inputs, number, tolerance, progress) if order == 1 else None
+    if two is not None:
+        return _labelled_pairs(net, two, names, inputs, number, missing, max(10.0 * tolerance, NOTABLE_ERROR))
+    if order == 1 and X2 is not None and not set(names) <= set(KERNELS):
+        raise InvalidInput("X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together.")
     if set(names) <= set(KERNELS):
         flow, level = _infinite(net, X, X2, names, layers, number, progress), NOTABLE_ERROR
         corrections = {}
     else:
         flow = _to_order_one(net, X, names, layers, number, tolerance, progress)
         level, corrections = max(10.0 * tolerance, NOTABLE_ERROR), flow.tensors
+    details = _details(flow, order, number, missing, level)
+    found = {name: getattr(flow, name).astype(number, copy=False) for name in names if name in KERNELS} | corrections
+    variables = {name: (("layer", *dimensions(name)), found[name]) for name in names}
+    return label(variables, net, layer_coordinate(flow.layers), **details)
+
+
+#: The patterns of x and y that are computed, by the number of slots, for each choice of inputs.
+_PAIR_ENTRIES: dict[str, dict[int, tuple[str, ...]]] = {
+    "all": {2: ("xy",)},
+    "pairs": {2: ("xy",), 4: tuple("".join(letters) for letters in product("xy", repeat=4))},
+    "diagonal": {2: ("xx",), 4: ("xxxx",)},
+}
+
+
+def _at_pairs(
+    net: Network, X, X2, names: tuple[str, ...], layers: str, inputs: str, number: np.dtype, tolerance: float, bar
+) -> PairFlow | None:
+    """What is asked for, pair by pair; None where it is asked for at all inputs, or has to be computed so."""
+    if inputs == "all" and (not set(names) & set(MEANS) or set(names) & set(FOURS)):
+        return None
+    if isinstance(net, MLP):
+        _warn_of_narrow_layers(net)
+        wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
+        X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
+        with DelayedProgress("tensors at pairs of inputs", bar) as progress:
+            flow = pair_flow(
+                net, X, X2, wanted, last_only=layers == "last", tolerance=tolerance, dtype=number, progress=progress
+            )
+        if flow is not None or inputs == "all":
+            return flow
+        kinked = [sigma.name for sigma in net.activations if sigma.kinks]
+        reason = f"{kinked[0]}, which has a kink" if kinked else "an activation that is too sharp for its kernel"
+    else:
+        reason = "a network that is no stack of dense layers"
+        if inputs == "all":
+            return None
+    raise InvalidInput("inputs", f"{inputs!r} for {reason}", "'all'", "For one input take single_input.")
+
+
+def _labelled_pairs(
+    net: Network, flow: PairFlow, names: tuple[str, ...], inputs: str, number: np.dtype, missing: str, level: float
+) -> xr.Dataset:
+    details, variables = _details(flow, 1, number, missing, level), {}
+    for name in names:
+        entries = flow.entries[name]
+        if len(entries) == 1:
+            dims = ("layer", "a") if inputs == "diagonal" else ("layer", "a", "b")
+            variables[name] = (dims, next(iter(entries.values())))
+        else:
+            variables[name] = (("layer", "entry", "a", "b"), np.stack(list(entries.values()), axis=1))
+    coords = layer_coordinate(flow.layers)
+    if any("entry" in dims for dims, _ in variables.values()):
+        letters = [p.translate(str.maketrans("xy", "ab")) for p in _PAIR_ENTRIES["pairs"][4]]
+        coords = coords.assign(entry=letters)
+    return label(variables, net, coords, **details)
+
+
+def _details(flow: Any, order: int, number: np.dtype, missing: str, level: float) -> dict[str, Any]:
+    """Attributes that say how and how well; with a warning where that is not well."""
     if flow.error > level:
         warnings.warn(
             f"theory: estimated relative error {flow.error:.1e}, above {level:.0e}, in some entries: a kinked "
             "activation of your own, or nearly parallel inputs at a kernel so large that the activation oscillates "
             "or saturates within it",
             AccuracyWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     error = max(flow.error, float(np.finfo(number).eps))
     details = {"kind": "theory", "order": order, "route": flow.route, "numerical_error": error}
-    if missing:
-        details["missing"] = missing
-    found = {name: getattr(flow, name).astype(number, copy=False) for name in names if name in KERNELS} | corrections
-    variables = {name: (("layer", *dimensions(name)), found[name]) for name in names}
-    return label(variables, net, layer_coordinate(flow.layers), **details)
+    return details | ({"missing": missing} if missing else {})
 
 
 def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
@@ -203,15 +275,19 @@ def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: 
         )
 
 
-def _to_order_one(net: Network, X, names: tuple[str, ...], layers: str, number: np.dtype, tolerance: float, bar):
+def _warn_of_narrow_layers(net: Network) -> None:
     narrow = [layer for layer, width in enumerate(net.widths[1:-1], 1) if width == 1]
     if narrow:  # it is a network, but 1/n = 1 is no small number to expand in
         warnings.warn(
             f"theory: width 1 at hidden layer {narrow[0]}: 1/n is not small there, and the expansion in it need not "
             "be close to the network; exact_law is exact at any width for one input",
             ExpansionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
+
+
+def _to_order_one(net: Network, X, names: tuple[str, ...], layers: str, number: np.dtype, tolerance: float, bar):
+    _warn_of_narrow_layers(net)
     _require_tensor_room(net, len(X), names, layers, number)
     with DelayedProgress("tensors of order 1/n", bar) as progress:
         return finite_flow(

@@ -32,7 +32,7 @@ from widthwise.flow.tensors.tensor_flow import (
     fits,
     required,
 )
-from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs
+from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
@@ -72,7 +72,7 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedMatrix:
+class PlacedMatrix(QuadrupleMatrix):
     """A matrix between all columns of a list: (columns, columns, quadruples)."""
 
     values: Any
@@ -92,7 +92,7 @@ class PlacedMatrix:
         return PlacedMatrix(self.values + other.values, self.places)
 
 
-class PlacedTensor:
+class PlacedTensor(QuadrupleTensor):
     """A tensor of the layer below: in all `orders` (24, quadruples), or None, and on its `faces` by pattern."""
 
     def __init__(self, name: str, orders, faces: Mapping[str, Any], listed: Listed):
@@ -120,11 +120,11 @@ class PlacedTensor:
 
 
 def placed_step(step: LayerStep, listed: Listed, fours: Mapping[tuple[int, ...], Any]) -> LayerStep:
-    """A step with its matrices laid out over a list; the rules of quadruples read no fourth derivatives."""
+    """A step with its matrices laid out over a list."""
 
     def placed(legs: Legs) -> Legs:
-        value, aa, ab = map(listed.matrix, (legs.value, legs.aa, legs.ab))
-        return Legs(value, aa, ab, None, None, None, legs.error)
+        matrices = (legs.value, legs.aa, legs.ab, legs.aaaa, legs.aaab, legs.aabb)
+        return Legs(*(None if values is None else listed.matrix(values) for values in matrices), error=legs.error)
 
     return replace(step, H=listed.matrix(step.H), sigma=placed(step.sigma), slope=placed(step.slope), fours=fours)
 
@@ -213,8 +213,10 @@ def next_means(layer: LayerStep, below: Faces, means: Mapping[str, Any]) -> dict
     inputs = len(layer.H)
     listed = Listed(np.indices((inputs, inputs)).reshape(2, -1), np.array([[0, 1]]))
     needed = {other for name in MEANS for other in NEEDS[name]} - set(means)
-    tensors = {name: PlacedTensor(name, None, below[name], listed) for name in needed} | dict(means)
-    return {name: sum(RULES[name](layer, tensors).values()) for name in MEANS}
+    tensors: dict[str, Any] = {name: PlacedTensor(name, None, below[name], listed) for name in needed}
+    tensors |= {name: listed.matrix(values) for name, values in means.items()}
+    step = placed_step(layer, listed, {})
+    return {name: np.asarray(sum(RULES[name](step, tensors).values())).reshape(inputs, inputs) for name in MEANS}
 
 
 @dataclass(frozen=True, eq=False)

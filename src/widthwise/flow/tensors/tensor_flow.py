@@ -20,7 +20,7 @@ from widthwise.activations import Activation, require_derivatives, require_funct
 from widthwise.activations.closed_forms import MonomialForm, homogeneous
 from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
-from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, Terms
+from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
 from widthwise.network import MLP, Network
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
@@ -36,12 +36,15 @@ class _Noting(dict):
         return self.setdefault(key, self.make(key))
 
 
-class _NotedEntries(list):
+class _NotedEntries(list, QuadrupleTensor, QuadrupleMatrix):
     """A tensor that notes at which letters it is read."""
 
     def entries(self, indices: str) -> np.ndarray:
         self.append(indices)
         return np.ones((1,) * 4)
+
+    def on(self, pair: str) -> np.ndarray:
+        return self.entries(pair)
 
 
 def _noted_run(rule: Callable[[LayerStep, Mapping[str, Any]], Terms]) -> tuple[_Noting, _Noting]:
@@ -49,7 +52,7 @@ def _noted_run(rule: Callable[[LayerStep, Mapping[str, Any]], Terms]) -> tuple[_
     one = np.ones((1, 1))
     legs = Legs(value=one, aa=one, ab=one, aaaa=one, aaab=one, aabb=one, error=0.0)
     fours = _Noting(lambda _: np.ones((1,) * 4))
-    tensors = _Noting(lambda name: one if TENSORS[name].slots == 2 else _NotedEntries())
+    tensors = _Noting(lambda _: _NotedEntries())
     rule(LayerStep(C=1.0, lam=1.0, r=1.0, H=one, sigma=legs, slope=legs, fours=fours), tensors)
     return fours, tensors
 
@@ -60,9 +63,8 @@ NEEDS: dict[str, tuple[str, ...]] = {name: tuple(tensors) for name, (_, tensors)
 #: Four-point expectations that each rule reads, in the index order in which it reads them.
 READS: dict[str, tuple[Orders, ...]] = {name: tuple(fours) for name, (fours, _) in _NOTES.items()}
 #: Entries of other tensors that each rule reads: (tensor, letters).
-_ENTRIES = {
-    name: [(other, letters) for other, at in tensors.items() if isinstance(at, _NotedEntries) for letters in at]
-    for name, (_, tensors) in _NOTES.items()
+ENTRIES = {
+    name: [(other, letters) for other, at in tensors.items() for letters in at] for name, (_, tensors) in _NOTES.items()
 }
 
 
@@ -89,14 +91,14 @@ def equal_entries(name: str, entry: Any) -> Iterator[np.ndarray]:
 
 def _repeated_inputs() -> dict[str, tuple[str, ...]]:
     """What the rules read at quadruples of distinct inputs, and then at those with the repeated inputs that come up."""
-    found = {(name, _pattern(at)) for read in _ENTRIES.values() for name, at in read if len(set(at)) < 4}
+    found = {(name, _pattern(at)) for read in ENTRIES.values() for name, at in read if len(set(at)) < len(at) == 4}
     size = 0
     while size < len(found):
         size = len(found)
         found |= {
             (other, _pattern("".join(pattern["abcd".index(letter)] for letter in at)))
             for name, pattern in found
-            for other, at in _ENTRIES[name]
+            for other, at in ENTRIES[name]
         }
     kept: dict[str, tuple[str, ...]] = {}
     # patterns with more distinct inputs hold those with fewer
@@ -185,7 +187,7 @@ def finite_flow(
     with_slopes = (with_theta and smooth) or any(name not in WITHOUT_THETA for name in wanted)
     kernels = kernel_flow(net, X, with_theta=with_slopes and rates is None)
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
-    _check_tensors_representable(net, kernels.K, Theta)
+    check_tensors_representable(net, kernels.K, Theta)
     carried = required(wanted)
     layers = (net.depth,) if last_only else kernels.layers
     index = [layer - 1 for layer in layers]
@@ -222,7 +224,7 @@ LARGEST_FOR_TENSORS = 1e75
 LARGEST_INTEGRATED = 1e24
 
 
-def _check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) -> None:
+def check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) -> None:
     """Refuse kernels that tensors of order 1/n cannot be computed at."""
     reason = "tensors of order 1/n are products of up to four kernels"
     check_representable("a kernel K", K, LARGEST_FOR_TENSORS, reason)
@@ -249,7 +251,8 @@ def _next_tensor(name: str, step: LayerStep, four: FourPoint, now: dict[str, Any
         return _compiled_tensor(name, left_out, four.placed, step, known, tensors)
     # full four-point arrays do not outlive the rule that reads them
     fours = {orders: four.full(*orders) for orders in READS[name]}
-    return _sum_of_terms(name, RULES[name](replace(step, fours=fours), tensors), left_out)
+    found = _sum_of_terms(name, RULES[name](replace(step, fours=fours), tensors), left_out)
+    return found[:, :, 0, 0] if name in MEANS else found
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -266,4 +269,4 @@ def _sum_of_terms(name: str, terms: dict, left_out: frozenset[str]):
     unknown = left_out - set(terms)
     if unknown:
         raise KeyError(f"{name} has no term {sorted(unknown)[0]!r}: {sorted(terms)}")
-    return sum(term for key, term in terms.items() if key not in left_out)
+    return sum((term for key, term in terms.items() if key not in left_out), start=np.zeros(()))

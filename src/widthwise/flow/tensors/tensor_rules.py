@@ -13,18 +13,16 @@ the sum does: half of the total derivative then stands in aa, and ab is zero.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.gaussian.four_point import Orders
-from widthwise.gaussian.four_point.families import PERMUTATIONS
 from widthwise.gaussian.pair import is_parallel, line_derivative, pair_matrix
 from widthwise.network import MLP
 
@@ -80,25 +78,23 @@ def _join(activation: Activation, p: int, K: np.ndarray, matrices: list[np.ndarr
 
 
 Terms = dict[str, Any]
-#: Where (c, d, a, b) stands among all orders of four inputs, for each of them.
-_EXCHANGED = np.array([PERMUTATIONS.index((c, d, a, b)) for a, b, c, d in PERMUTATIONS])
 
 
-@runtime_checkable
-class QuadrupleMatrix(Protocol):
+class QuadrupleMatrix:
     """A matrix that lays M_pair out over all quadruples (a, b, c, d) there are, in whatever shape these are kept.
 
     It can also be added to its like, and multiplied by it or by numbers, entry by entry.
     """
 
-    def on(self, pair: str) -> Any: ...
+    def on(self, pair: str) -> Any:
+        raise NotImplementedError
 
 
-@runtime_checkable
-class QuadrupleTensor(Protocol):
+class QuadrupleTensor:
     """A tensor over four inputs that reads itself, at some letters from abcd, over all quadruples there are."""
 
-    def entries(self, indices: str) -> Any: ...
+    def entries(self, indices: str) -> Any:
+        raise NotImplementedError
 
 
 @jax.tree_util.register_dataclass
@@ -158,11 +154,11 @@ class LayerStep:
 
 def on(matrix, pair: str):
     """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]; the same letter twice is the diagonal."""
-    if not isinstance(matrix, np.ndarray) and isinstance(matrix, QuadrupleMatrix):  # a protocol is slow to ask
+    if isinstance(matrix, QuadrupleMatrix):
         return matrix.on(pair)
     first, second = ("abcd".index(letter) for letter in pair)
     if first == second:
-        return vector_on(np.diagonal(matrix), pair[0])
+        return vector_on(matrix.diagonal(), pair[0])
     if first > second:
         matrix, first, second = matrix.T, second, first
     return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
@@ -178,17 +174,12 @@ def entries(tensor, indices: str):
 
     entries(B, "aabc")[a, b, c, d] = B[a, a, b, c]. Repeated letters take a diagonal; missing ones are broadcast.
     """
-    if not isinstance(tensor, np.ndarray) and isinstance(tensor, QuadrupleTensor):
+    if isinstance(tensor, QuadrupleTensor):
         return tensor.entries(indices)
     if len(set(indices)) == 4:
         return tensor.transpose([indices.index(letter) for letter in "abcd"])
     axes = dict(zip("abcd", np.ix_(*[np.arange(len(tensor))] * 4), strict=True))
     return tensor[tuple(axes[letter] for letter in indices)]
-
-
-def exchanged(values):
-    """Values over (a, b, c, d), or over all orders of the inputs of a list, read at (c, d, a, b)."""
-    return values.transpose(2, 3, 0, 1) if values.ndim == 4 else values[_EXCHANGED]
 
 
 def second_legs(value: Callable[[str], Any], aa, ab, pair: str, at: str = "abcd"):
@@ -236,17 +227,25 @@ def rule_D(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 
 
 def rule_A(x: LayerStep, t: Mapping[str, Any]) -> Terms:
-    mixed = x.rate("ab") * x.C * on(x.H, "cd") * _cov_ss_ww(x)
-    cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x) + mixed + exchanged(mixed)
+    def mixed(first: str, second: str, orders: Orders):
+        """λ_W C_W H cov(σσ, σ'σ') with σσ at the first pair of inputs and σ'σ' at the second."""
+        cov = x.fours[orders] - on(x.sigma.value, first) * on(x.slopes, second)
+        return x.rate(first) * x.C * on(x.H, second) * cov
+
+    def through_D(first: str, second: str):
+        legs = second_legs(partial(entries, t["D"]), *omega, "ab", first + second)
+        return 0.5 * x.r * x.C * on(x.slopes, second) * legs
+
+    cov = x.rate("ab") * x.rate("cd") * _cov_ss_ss(x)
+    cov = cov + mixed("ab", "cd", (0, 0, 1, 1)) + mixed("cd", "ab", (1, 1, 0, 0))
     four_slopes = x.fours[1, 1, 1, 1] - on(x.slopes, "ab") * on(x.slopes, "cd")
     cov = cov + x.C**2 * on(x.H, "ab") * on(x.H, "cd") * four_slopes
     omega = x.alpha_first, x.alpha_second
-    through_D = 0.5 * x.r * x.C * on(x.slopes, "cd") * second_legs(partial(entries, t["D"]), *omega, "ab")
     return {
         "four": cov,
         "V": 0.25 * x.r * through_V(t["V"], omega, omega),
-        "D": through_D,
-        "D transposed": exchanged(through_D),
+        "D": through_D("ab", "cd"),
+        "D transposed": through_D("cd", "ab"),
         "A": x.r * x.C**2 * on(x.slopes, "ab") * on(x.slopes, "cd") * entries(t["A"], "abcd"),
     }
 
@@ -347,23 +346,13 @@ def rule_U(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     }
 
 
-def _on_pairs(tensor, indices: str):
-    """The tensor at letters a, b, as a matrix over (a, b); a list of quadruples is one of all pairs here."""
-    found = entries(tensor, indices)
-    if not isinstance(tensor, np.ndarray) and isinstance(tensor, QuadrupleTensor):
-        return np.asarray(found).reshape(math.isqrt(found.size), -1)
-    return found[:, :, 0, 0]
-
-
 def shift(legs: Legs, G1, V) -> tuple[Any, Any]:
     """Means of K and Θ (theory §5): the two parts of S[f_a f_b] = ½ Σ ⟨∂∂F⟩ G1 + ⅛ Σ ⟨∂∂∂∂F⟩ V."""
-    n = np.arange(len(G1))
-    diagonal = G1[n, n]
-    first = 0.5 * (legs.aa * diagonal[:, None] + 2.0 * legs.ab * G1 + legs.aa.T * diagonal[None, :])
-    second = legs.aaaa * _on_pairs(V, "aaaa") + legs.aaaa.T * _on_pairs(V, "bbbb")
-    second = second + 4.0 * legs.aaab * _on_pairs(V, "aaab") + 4.0 * legs.aaab.T * _on_pairs(V, "bbab")
-    both = 2.0 * _on_pairs(V, "aabb") + 4.0 * _on_pairs(V, "abab")
-    return first, 0.125 * (second + legs.aabb * both)
+    first = on(legs.aa, "ab") * on(G1, "aa") + 2.0 * on(legs.ab, "ab") * on(G1, "ab") + on(legs.aa, "ba") * on(G1, "bb")
+    second = on(legs.aaaa, "ab") * entries(V, "aaaa") + on(legs.aaaa, "ba") * entries(V, "bbbb")
+    second = second + 4.0 * (on(legs.aaab, "ab") * entries(V, "aaab") + on(legs.aaab, "ba") * entries(V, "bbab"))
+    both = 2.0 * entries(V, "aabb") + 4.0 * entries(V, "abab")
+    return 0.5 * first, 0.125 * (second + on(legs.aabb, "ab") * both)
 
 
 def rule_G1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
@@ -373,17 +362,17 @@ def rule_G1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
 
 def rule_H1(x: LayerStep, t: Mapping[str, Any]) -> Terms:
     values, slopes = shift(x.sigma, t["G1"], t["V"]), shift(x.slope, t["G1"], t["V"])
-    D, F = t["D"], t["F"]
-    first = _on_pairs(D, "aaab") + 2.0 * _on_pairs(F, "aaab")
-    middle = _on_pairs(D, "abab") + _on_pairs(F, "aabb") + _on_pairs(F, "abba")
-    last = _on_pairs(D, "bbab") + 2.0 * _on_pairs(F, "babb")
-    correlated = x.slope.aa * first + 2.0 * x.slope.ab * middle + x.slope.aa.T * last
+    D, F = partial(entries, t["D"]), partial(entries, t["F"])
+    first = D("aaab") + 2.0 * F("aaab")
+    middle = D("abab") + F("aabb") + F("abba")
+    last = D("bbab") + 2.0 * F("babb")
+    correlated = on(x.slope.aa, "ab") * first + 2.0 * on(x.slope.ab, "ab") * middle + on(x.slope.aa, "ba") * last
     return {
-        "values G1": x.r * x.lam * values[0],
-        "values V": x.r * x.lam * values[1],
-        "slopes G1": x.r * x.C * x.H * slopes[0],
-        "slopes V": x.r * x.C * x.H * slopes[1],
-        "H1": x.r * x.C * x.slopes * t["H1"],
+        "values G1": x.r * x.rate("ab") * values[0],
+        "values V": x.r * x.rate("ab") * values[1],
+        "slopes G1": x.r * x.C * on(x.H, "ab") * slopes[0],
+        "slopes V": x.r * x.C * on(x.H, "ab") * slopes[1],
+        "H1": x.r * x.C * on(x.slopes, "ab") * on(t["H1"], "ab"),
         "D and F": 0.5 * x.r * x.C * correlated,
     }
 
