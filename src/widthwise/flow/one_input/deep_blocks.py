@@ -1,0 +1,280 @@
+"""One input through very deep networks with residual connections and normalisation (theory §11, §12).
+
+K and Θ are carried as in `deep_flow`. Then, for some layers at a time, the Hermite coefficients of all products of
+derivatives of σ that the rules read are integrated at once, and `one_input_rules` takes tensors and functionals from
+layer to layer: layer by layer in numpy for a few, by one compiled loop for many. All is done twice, with functionals of
+all degrees and of half of them, and what the difference makes is the error that is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.activations import Activation, jet
+from widthwise.errors import InvalidInput
+from widthwise.flow.kernels.kernel_flow import Hyper
+from widthwise.flow.one_input.deep_flow import (
+    MOST_PADDED,
+    KernelSteps,
+    SingleFlow,
+    SkipsAndNorms,
+    input_square,
+    mixed_flow,
+    single_kernels,
+    single_theta,
+    term_table,
+    without_empty,
+)
+from widthwise.flow.one_input.one_input_rules import Product, StepKind, StepNumbers, StepState, one_step, step_needs
+from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number, value_of
+from widthwise.flow.one_input.single_expectations import ACCURACY, Homogeneous, pair
+from widthwise.flow.tensors.block_flow import block_specifications
+from widthwise.flow.tensors.tensor_flow import required
+from widthwise.gaussian.quadrature import Grid, basis, smooth_grid, trapezoidal
+from widthwise.network import Network
+from widthwise.network.layers.dense import Dense
+
+#: Deeper networks are worth compiling a loop for.
+COMPILE_FROM = 200
+#: Layers whose expectations are held at once.
+LAYERS_AT_ONCE = 64
+#: Degrees of functionals: what is tried first, and what no network gets more of.
+FEWEST_DEGREES, MOST_DEGREES = 64, 4096
+#: Functionals are taken to more degrees as long as the last half of them changes a ratio by more than this.
+MEMORY_TOLERANCE = 1e-10
+#: Most nodes of the trapezoidal rule.
+MOST_NODES = 16384
+#: Node values in one temporary array.
+_NODE_VALUES = 1 << 20
+_NO_PLAIN_LAYER = "a network with skips or norms begins with a dense layer, which is checked before"
+
+
+def single_block_flow(
+    net: Network, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool, degrees: int | None = None
+) -> SingleFlow:
+    """As `single_flow`, for a network with skips or norms; with functionals of given `degrees` (3: local closure).
+
+    >>> from widthwise.network import ResMLP
+    >>> flow = single_block_flow(ResMLP([1, 9, 9, 9, 1], "linear"), np.ones(1), ("V",), False)
+    >>> flow.ratios["V"].round(12).tolist()                              # on the stream 3/2 a block, 2 at the output
+    [0.0, 1.5, 3.0, 5.0]
+    """
+    blocks, carried = block_specifications(net, "single_input"), required(wanted)
+    if len({block.activation for block in blocks}) > 1:
+        return mixed_flow(net, x, wanted, with_theta)
+    first = net.layers[0]
+    assert isinstance(first, Dense), _NO_PLAIN_LAYER
+    dense = [first, *(block.dense for block in blocks)]
+    more = (1 << max(3, (net.depth - 1).bit_length())) - net.depth if net.depth <= MOST_PADDED else 0
+
+    def column(values: list, end: Any = 0.0) -> np.ndarray:
+        return np.array(values + [end] * more)
+
+    hyper = Hyper(*(column([getattr(one, name) for one in dense], name == "C_b") for name in Hyper.__annotations__))
+    norms = [block.norm for block in blocks]
+    layers = SkipsAndNorms(
+        gamma=column([block.scale for block in blocks]),
+        epsilon=column([0.0 if norm is None else norm.epsilon for norm in norms]),
+        before=column([block.before and block.norm is not None for block in blocks], False),
+        after=column([not block.before and block.norm is not None for block in blocks], False),
+        centred=column([norm is not None and norm.centred for norm in norms], False),
+    )
+    gram, activation = input_square(x), blocks[0].activation
+    rungs, steps = single_kernels(activation, hyper, gram, net.depth, layers)
+    Theta, error, steps_taken = None, 1e-15, slice(net.depth - 1)
+    if with_theta:
+        slopes, error = term_table(rungs, (pair(1, 1),), steps)
+        Theta = jax.tree.map(np.asarray, single_theta(hyper, gram, steps, slopes[:, 0], layers.gamma))
+    ratios: dict[str, np.ndarray] = {}
+    if carried:
+        r = np.ones(len(layers.gamma))
+        r[steps_taken] = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
+        numbers = jax.tree.map(lambda one: np.asarray(one)[steps_taken], _step_numbers(hyper, layers, steps, Theta, r))
+        kernels = np.ones(net.depth - 1) if isinstance(rungs, Homogeneous) else value_of(steps.seen[steps_taken])
+        flow = _BlockCarry(activation, [StepKind.of(block) for block in blocks], numbers, kernels, wanted, carried)
+        found, more_error = flow.adaptive() if degrees is None else flow.through(degrees)
+        ratios, error = without_empty(found, steps.K[: net.depth], Theta and Theta[: net.depth]), max(error, more_error)
+    kept = slice(net.depth)
+    return SingleFlow(steps.K[kept], Theta and Theta[kept], ratios, f"{rungs.route}, Hermite series", error)
+
+
+@jax.jit
+def _step_numbers(hyper: Hyper, layers: SkipsAndNorms, steps: KernelSteps, Theta: Scaled | None, r) -> StepNumbers:
+    """The numbers of every step in the units of `one_input_rules`."""
+    below, above = steps.K[:-1], steps.K[1:]
+    growth, zeros = above / below, jnp.zeros(len(r))
+    own = jax.tree.map(partial(jnp.where, layers.after), scaled_number(jnp.ones(len(r))), steps.square)
+    C, lam, H = own * hyper.C_W[1:] / above, zeros, zeros
+    if Theta is not None:
+        lam, H = own * hyper.lambda_W[1:] / Theta[1:], growth * (Theta[:-1] / Theta[1:])
+    shrink = jnp.sqrt(jnp.where(layers.before, below / (below + layers.epsilon), 1.0))
+    gamma = layers.gamma * jnp.sqrt(below / above)
+    epsilon = (steps.square * 0.0 + layers.epsilon) / steps.square
+    return StepNumbers(C=C, lam=lam, H=H, gamma=gamma, r=r, shrink=shrink, epsilon=epsilon)
+
+
+class _BlockCarry:
+    """Tensors and functionals of one network from layer to layer."""
+
+    def __init__(self, activation: Activation, kinds: list[StepKind], numbers: StepNumbers, kernels, wanted, carried):
+        self.activation, self.kinds, self.numbers, self.kernels = activation, kinds, numbers, kernels
+        self.wanted, self.carried = wanted, carried
+        self.remembers = bool(np.any(numbers.gamma > 0.0))
+        needs = [step_needs(kind, carried, self.remembers) for kind in dict.fromkeys(kinds)]
+        self.functionals = tuple(dict.fromkeys(name for need in needs for name in need.functionals))
+        self.whole = tuple(sorted({orders for need in needs for orders in need.whole}))
+        self.heads: dict[Product, int] = {}
+        for need in needs:
+            self.heads |= {orders: max(count, self.heads.get(orders, 0)) for orders, count in need.heads.items()}
+
+    def adaptive(self) -> tuple[dict[str, np.ndarray], float]:
+        """With as many degrees as it takes."""
+        if not self.remembers:
+            return self.through(1)
+        degrees = self._enough_degrees()
+        while True:
+            found, error = self.through(degrees)
+            if error <= MEMORY_TOLERANCE or degrees == MOST_DEGREES:
+                return found, error
+            degrees *= 2
+
+    def _enough_degrees(self) -> int:
+        """Such that at some kernels on the way, the larger half of them is a small share of every product's square."""
+        at = np.unique(np.linspace(0, len(self.kernels) - 1, 5).astype(int))
+        at = np.union1d(at, [np.argmax(self.kernels)])
+        degrees = FEWEST_DEGREES
+        while degrees < MOST_DEGREES:
+            table = self._table(at, degrees)
+            squares = [np.cumsum(table[orders] ** 2, axis=1) for orders in self.whole]
+            passing = self.numbers.gamma[at] ** (degrees // 2)
+            share = [passing * (one[:, -1] - one[:, degrees // 2]) / np.maximum(one[:, -1], 1e-300) for one in squares]
+            if np.max(share) <= MEMORY_TOLERANCE:
+                break
+            degrees *= 2
+        return degrees
+
+    def through(self, degrees: int) -> tuple[dict[str, np.ndarray], float]:
+        """The wanted ratios behind every step, and how far those from half the degrees are off, beside max(1, size)."""
+        steps, k = len(self.kinds), np.arange(degrees)
+        results = [{name: np.zeros(steps) for name in self.wanted} for _ in range(1 + self.remembers)]
+        states = [self._start(degrees) for _ in results]
+        advance = _advance_in_numpy if steps < COMPILE_FROM else _advance_compiled
+        number = 0
+        for kind, run in groupby(self.kinds):
+            stop = number + len(list(run))
+            while number < stop:
+                rows = np.arange(number, min(stop, number + LAYERS_AT_ONCE))
+                table, numbers = self._table(rows, degrees), jax.tree.map(lambda one: one[rows], self.numbers)  # noqa: B023
+                if not kind.before:
+                    numbers = numbers._replace(shrink=None)
+                for half, result in enumerate(results):
+                    kept = (k < degrees >> half).astype(float)
+                    states[half], read = advance(kind, self.wanted, numbers, table, kept, states[half])
+                    for name, values in read.items():
+                        result[name][rows] = values
+                number = int(rows[-1]) + 1
+        error = self._quadrature_error(degrees)
+        for name, values in results[0].items() if self.remembers else ():
+            error = max(error, np.abs(results[1][name] - values).max() / max(1.0, np.abs(values).max()))
+        return results[0], error
+
+    def _start(self, degrees: int) -> StepState:
+        functionals = {name: np.zeros(degrees) for name in self.functionals}
+        return StepState(dict.fromkeys(self.carried, 0.0), functionals)
+
+    def _table(self, rows: np.ndarray, degrees: int, finer: bool = False) -> dict[Product, np.ndarray]:
+        """Hermite coefficients (rows, degrees) of the products of σ̃ and its derivatives."""
+        heads = dict.fromkeys(self.whole, degrees)
+        heads = {orders: max(count, heads.get(orders, 0)) for orders, count in (self.heads | heads).items()}
+        kernels, back = np.unique(self.kernels[rows], return_inverse=True)
+        return {orders: values[back] for orders, values in _series(self.activation, kernels, heads, finer).items()}
+
+    def _quadrature_error(self, degrees: int) -> float:
+        rows = np.unique([0, np.argmin(self.kernels), np.argmax(self.kernels), len(self.kernels) - 1])
+        coarse, fine = (self._table(rows, degrees, finer) for finer in (False, True))
+        off = [np.abs(fine[orders] - coarse[orders]).max() / max(1.0, np.abs(fine[orders]).max()) for orders in fine]
+        return float(max(off, default=0.0))
+
+
+def _advance_in_numpy(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):
+    found: list[dict[str, Any]] = []
+    for row in range(len(numbers.C)):
+        at, series = jax.tree.map(lambda one: one[row], (numbers, table))  # noqa: B023
+        state, read = one_step(kind, wanted, at, series, kept, state)
+        found.append(read)
+    return state, {name: [read[name] for read in found] for name in wanted}
+
+
+def _advance_compiled(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):
+    """The same by one program for any number of layers."""
+    rows = len(numbers.C)
+
+    def padded(values):
+        return np.pad(values, [(0, LAYERS_AT_ONCE - rows), *[(0, 0)] * (values.ndim - 1)])
+
+    numbers, table = jax.tree.map(padded, (numbers, table))
+    state, read = _compiled_steps(kind, wanted, rows, numbers, table, kept, state)
+    return state, {name: np.asarray(values)[:rows] for name, values in read.items()}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled_steps(kind: StepKind, wanted, rows, numbers: StepNumbers, table, kept, state: StepState):
+    def body(row, carry):
+        state, results = carry
+        at, series = jax.tree.map(lambda one: one[row], (numbers, table))
+        state, read = one_step(kind, wanted, at, series, kept, state)
+        return state, {name: results[name].at[row].set(read[name]) for name in wanted}
+
+    state = jax.tree.map(lambda one: jnp.asarray(one, float), state)
+    return jax.lax.fori_loop(0, rows, body, (state, {name: jnp.zeros(LAYERS_AT_ONCE) for name in wanted}))
+
+
+def _series(
+    activation: Activation, kernels: np.ndarray, counts: Mapping[Product, int], finer: bool
+) -> dict[Product, np.ndarray]:
+    """⟨he_k Π σ̃^(o)⟩ (kernels, count) by product, σ̃ = σ(√K u)/√⟨σ²⟩ differentiated in u."""
+    most = max(counts.values(), default=1)
+    band = int(np.ceil(np.log(max(kernels[-1], 1e-3)) / np.log(4.0) - 1e-9))
+    grid = _series_grid(activation, band, most)
+    grid = grid.finer if finer else grid
+    weighted = _weighted_basis(grid.nodes, most)
+    orders = tuple(sorted({0, *(order for product in counts for order in product)}))
+    result = {product: np.empty((len(kernels), count)) for product, count in counts.items()}
+    step = max(1, _NODE_VALUES // grid.nodes)
+    for start in range(0, len(kernels), step):
+        root = np.sqrt(kernels[start : start + step])[:, None]
+        values = jet(activation, orders, root * grid.u)
+        scale = np.sqrt(values[0] ** 2 @ grid.weight)[:, None]
+        functions = {order: root**order * (value / scale) for order, value in zip(orders, values, strict=True)}
+        for product, count in counts.items():
+            whole = np.prod([functions[order] for order in product], axis=0)
+            result[product][start : start + step] = whole @ weighted[:, :count]
+    return result
+
+
+@lru_cache(maxsize=64)
+def _series_grid(activation: Activation, band: int, degrees: int) -> Grid:
+    """A grid for kernels up to 4^band and Hermite polynomials of so many degrees."""
+    grid = smooth_grid(activation, 4.0**band, max(degrees, 6), ACCURACY * 10, MOST_NODES)
+    if grid is None:
+        raise InvalidInput(
+            "net",
+            f"a kernel K of about {4.0**band:.2g}, at which {activation.name} is too sharp for {degrees} Hermite "
+            "polynomials",
+            "kernels at which the activation is resolved",
+            "Take C_W, C_b or the input smaller, or fewer layers.",
+        )
+    return grid
+
+
+@lru_cache(maxsize=8)
+def _weighted_basis(nodes: int, degrees: int) -> np.ndarray:
+    grid = trapezoidal(nodes // 2)
+    return np.ascontiguousarray((basis(grid.u, degrees) * grid.weight).T)

@@ -1,0 +1,285 @@
+"""The rules of networks with skips and norms (`flow.tensors.block_rules`) at one input, one step at a time.
+
+At one input every tensor is a number. A functional X[φ] of theory §11 is a vector: its values on the normalised Hermite
+polynomials he_k(z/√K) of its layer. Seen from the layer below, E[he_k(z'/√K') | z] = ρ^k he_k(z/√K) with
+ρ = γ √(K/K'), so that a step takes the vectors of one layer to those of the next, and the memory of all earlier layers
+is carried along exactly, up to the degree at which the vectors end. Degrees up to 2 alone are the local closure.
+
+The layer below is measured in units of its K, the upper one in units of its K and Θ, and σ in units of √⟨σ²⟩, so that
+every number is of order one at any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.polynomial.hermite_e import poly2herme
+from scipy.special import gammaln
+
+from widthwise.flow.tensors.block_rules import FUNCTIONALS, BlockRules, Tensors
+from widthwise.flow.tensors.block_step import BlockSpecification, BlockStep
+from widthwise.flow.tensors.neuron_functions import NeuronFunction, PlacedFunction
+from widthwise.tensors import TENSORS
+
+#: Orders of the derivatives of σ in a product, smallest first.
+Product = tuple[int, ...]
+#: All he_k of the upper layer at once, as the function that a functional is taken on.
+EVERY_HERMITE: Any = object()
+#: Degrees of the dry run that notes what the rules read.
+_DRY_DEGREES = 6
+
+
+class StepKind(NamedTuple):
+    """What of a step decides which terms its rules have: where it is normalised, and by which collective variables."""
+
+    before: bool
+    after: bool
+    alphas: tuple[str, ...]
+
+    @classmethod
+    def of(cls, block: BlockSpecification) -> StepKind:
+        if block.norm is None:
+            return cls(False, False, ())
+        return cls(block.before, not block.before, ("m", "ν") if block.norm.centred else ("m",))
+
+
+class StepNumbers(NamedTuple):
+    """Numbers of one step, or of many on the first axis, in the units of the module.
+
+    C = C_W⟨σ²⟩/K', lam = λ_W⟨σ²⟩/Θ' (both without ⟨σ²⟩ where the norm stands behind σ), H = ΘK'/(KΘ'), gamma = ρ,
+    r = n_l/n_{l−1}, shrink = √K/r̂ of a norm before σ, epsilon = ε/⟨σ²⟩ of one behind it.
+    """
+
+    C: Any
+    lam: Any
+    H: Any
+    gamma: Any
+    r: Any
+    shrink: Any
+    epsilon: Any
+
+
+class OneNumber(NamedTuple):
+    """A tensor, or a matrix, of one input: the same number at all letters."""
+
+    number: Any
+
+    def on(self, pair: str) -> Any:
+        return self.number
+
+    def entries(self, indices: str) -> Any:
+        return self.number
+
+
+class StepState(NamedTuple):
+    """Stored parts of tensors over their scales, and functionals (degrees,) over theirs, at one layer."""
+
+    tensors: dict[str, Any]
+    functionals: dict[str, Any]
+
+
+class OneInputExpectations:
+    """⟨…⟩ of functions of one neuron at one input, from Hermite coefficients of products of σ̃^(p)(u), z = √K u.
+
+    `kept` (degrees,) is one for the degrees that functionals keep, zero for others.
+    """
+
+    def __init__(self, series: Mapping[Product, Any], numbers: StepNumbers, kept: np.ndarray):
+        self.series, self.shrink, self.degrees = series, numbers.shrink, len(kept)
+        self.passing = kept * numbers.gamma ** np.arange(self.degrees)
+        self.known: dict[Any, Any] = {}
+
+    def coefficients(self, function: NeuronFunction) -> Any:
+        """⟨f he_k⟩ for all degrees k."""
+        return sum(c * self._raised(*key) for key, c in self._merged(function).items())
+
+    def mean(self, function: NeuronFunction) -> Any:
+        return sum(c * self._moment(*key) for key, c in self._merged(function).items())
+
+    def __call__(self, first: PlacedFunction, second: PlacedFunction | None = None) -> Any:
+        if second is None:
+            return self.mean(first.function)
+        if first is EVERY_HERMITE:
+            return self.passing * self.coefficients(second.function)
+        return self.mean(first.function * second.function)
+
+    def covariance(self, first: PlacedFunction, second: PlacedFunction) -> Any:
+        if first is EVERY_HERMITE:
+            return self(first, second) * (np.arange(self.degrees) > 0)
+        return self(first, second) - self(first) * self(second)
+
+    def _merged(self, function: NeuronFunction) -> dict[tuple[int, Product], Any]:
+        """Coefficients by (power of u, orders): at one input the slots are alike, and v = z/r̂ is shrink · u."""
+        if function.number not in self.known:
+            found: dict[tuple[int, Product], Any] = {}
+            for c, factors in function.terms:
+                orders = tuple(sorted(order for _, order in factors if order is not None))
+                power = len(factors) - len(orders)
+                if power != sum(orders) and self.shrink is not None:
+                    c = c * self.shrink ** (power - sum(orders))
+                found[power, orders] = found.get((power, orders), 0.0) + c
+            self.known[function.number] = found
+        return self.known[function.number]
+
+    def _moment(self, power: int, orders: Product) -> Any:
+        """⟨u^power Π σ̃^(o)⟩."""
+        if not orders:
+            return float(_power_series(power)[0])
+        if (power, orders) not in self.known:
+            self.known[power, orders] = self.head(orders, power + 1) @ _power_series(power)
+        return self.known[power, orders]
+
+    def _raised(self, power: int, orders: Product) -> Any:
+        """⟨u^power Π σ̃^(o) he_k⟩ for all k: u he_k = √(k+1) he_{k+1} + √k he_{k−1}."""
+        if not orders:
+            return np.pad(_power_series(power), (0, self.degrees))[: self.degrees]
+        key = (power, orders, "all degrees")
+        if key not in self.known:
+            self.known[key] = self.whole(orders) if not power else _times_u(self._raised(power - 1, orders))
+        return self.known[key]
+
+    def head(self, orders: Product, count: int) -> Any:
+        """The first coefficients of a product."""
+        return self.series[orders][:count]
+
+    def whole(self, orders: Product) -> Any:
+        """Coefficients of a product in all degrees."""
+        return self.series[orders]
+
+
+@cache
+def _power_series(power: int) -> np.ndarray:
+    """u^power in normalised Hermite polynomials."""
+    return poly2herme([0.0] * power + [1.0]) * np.exp(0.5 * gammaln(np.arange(power + 1) + 1.0))
+
+
+def _times_u(coefficients: Any) -> Any:
+    """⟨u f he_k⟩ from ⟨f he_k⟩; the last one lacks the degree beyond."""
+    k = np.arange(coefficients.shape[0])
+    lower, upper = np.maximum(k - 1, 0), np.minimum(k + 1, k[-1])
+    return np.sqrt(k) * coefficients[lower] + np.sqrt(k + 1.0) * (k < k[-1]) * coefficients[upper]
+
+
+class OneInputStep(BlockStep):
+    """A step at one input: numbers in place of matrices over inputs."""
+
+    def __init__(self, kind: StepKind, numbers: StepNumbers, expect: OneInputExpectations):
+        self.expect, self.layer, self.H, self.r = expect, 1, numbers.H, numbers.r  # pyright: ignore[reportAttributeAccessIssue]
+        self.gamma, self.C, self.lam = numbers.gamma, numbers.C, numbers.lam
+        self.after, self.alphas = kind.after, kind.alphas
+        self.root = 1.0 / numbers.shrink if kind.before else 1.0
+        self.centre, self.spread = 0.0, 1.0
+        if kind.after:
+            self.centre = expect.mean(self.sigma(0)) if "ν" in kind.alphas else 0.0
+            variance = expect.mean(self.sigma(0) * self.sigma(1)) - self.centre**2
+            self.spread = (variance + numbers.epsilon) ** 0.5
+
+    def mean(self, f: NeuronFunction, first: str, second: str) -> Any:
+        return self.expect.mean(f)
+
+    def h(self, a: str, b: str) -> Any:
+        return self.H
+
+
+class OneInputRules(BlockRules):
+    """The recursions of one step; `functionals` are those of the layer whose functions they are taken on."""
+
+    def __init__(self, expect: OneInputExpectations, functionals: Mapping[str, Any] | None):
+        super().__init__(expect)  # pyright: ignore[reportArgumentType]
+        self.functionals = functionals
+
+    def functional(self, name: str, layer: int, phi: PlacedFunction, *own: str) -> Any:
+        if self.functionals is None:
+            return 0.0
+        return self.functionals[name] @ self.expect.coefficients(phi.function)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def next_functional(self, name: str, x: OneInputStep) -> Any:
+        """X' on every he_k of the upper layer."""
+        below: Any = self.functionals
+
+        def low(other: str, *letters: str) -> Any:
+            return self.expect.passing * below[other]  # pyright: ignore[reportAttributeAccessIssue]
+
+        return getattr(self, f"_functional_{name}")(x, EVERY_HERMITE, low, *"a" * FUNCTIONALS[name][0])
+
+    def next_tensor(self, name: str, x: BlockStep, t: Tensors) -> Any:
+        return getattr(self, f"_next_{name}")(x, t, *"abcd")[1]
+
+
+def one_step(
+    kind: StepKind, wanted: tuple[str, ...], numbers: StepNumbers, series, kept: np.ndarray, state: StepState
+) -> tuple[StepState, dict[str, Any]]:
+    """What is carried to the next layer, and the wanted tensors there as theory §3 defines them, over their scales.
+
+    Numbers may be traced by jax.
+    """
+    expect = OneInputExpectations(series, numbers, kept)
+    return _through_rules(OneInputStep(kind, numbers, expect), wanted, state)
+
+
+def _through_rules(x: OneInputStep, wanted: tuple[str, ...], state: StepState) -> tuple[StepState, dict[str, Any]]:
+    remembers = bool(state.functionals)
+    tensors = {name: OneNumber(value * x.H ** TENSORS[name].scale[1]) for name, value in state.tensors.items()}
+    functionals = {name: value * x.H ** FUNCTIONALS[name][1] for name, value in state.functionals.items()}
+    below = OneInputRules(x.expect, functionals if remembers else None)  # pyright: ignore[reportArgumentType]
+    stored = {name: below.next_tensor(name, x, tensors) for name in tensors}
+    above = OneInputRules(x.expect, {name: below.next_functional(name, x) for name in functionals})  # pyright: ignore[reportArgumentType]
+    read = {name: stored[name] + above.on_stream(name, x)[1] if remembers else stored[name] for name in wanted}
+    return StepState(stored, dict(above.functionals or {})), read
+
+
+class StepNeeds(NamedTuple):
+    """What the rules of some tensors read: functionals, products in all degrees, and products in the first few."""
+
+    functionals: tuple[str, ...]
+    whole: tuple[Product, ...]
+    heads: dict[Product, int]
+
+
+class _NotingExpectations(OneInputExpectations):
+    """Notes which coefficients are read."""
+
+    noted_whole: set[Product]
+    noted_heads: dict[Product, int]
+
+    def head(self, orders: Product, count: int) -> Any:
+        self.noted_heads[orders] = max(count, self.noted_heads.get(orders, 0))
+        return np.full(count, 0.1)
+
+    def whole(self, orders: Product) -> Any:
+        self.noted_whole.add(orders)
+        return np.full(self.degrees, 0.1)
+
+
+class _NotedFunctionals(dict):
+    def __missing__(self, name: str):
+        return self.setdefault(name, np.ones(_DRY_DEGREES))
+
+
+@cache
+def step_needs(kind: StepKind, carried: tuple[str, ...], remembers: bool) -> StepNeeds:
+    """Found by running the rules once.
+
+    >>> step_needs(StepKind(False, False, ()), ("V",), True).functionals
+    ('v',)
+    """
+    numbers = StepNumbers(C=1.0, lam=1.0, H=1.0, gamma=0.5, r=1.0, shrink=1.0 if kind.before else None, epsilon=1.0)
+    expect = _NotingExpectations({}, numbers, np.ones(_DRY_DEGREES))
+    expect.noted_whole, expect.noted_heads = set(), {}
+    x, tensors = OneInputStep(kind, numbers, expect), {name: OneNumber(1.0) for name in carried}
+    functionals = _NotedFunctionals()
+    rules = OneInputRules(expect, functionals if remembers else None)
+    for name in carried:
+        rules.next_tensor(name, x, tensors)
+        if remembers:
+            rules.on_stream(name, x)
+    done: set[str] = set()
+    while remembers and done < set(functionals):
+        for name in set(functionals) - done:
+            rules.next_functional(name, x)
+            done.add(name)
+    names = tuple(name for name in FUNCTIONALS if name in functionals)
+    return StepNeeds(names, tuple(sorted(expect.noted_whole)), expect.noted_heads)
