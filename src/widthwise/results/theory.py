@@ -12,12 +12,13 @@ import xarray as xr
 from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.one_input.deep_blocks import single_block_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import Network, check_inputs, check_network, check_one_input, check_real, plain
+from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -140,7 +141,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     >>> float(ds["K"][0]), float(ds["log_K"][0] / np.log(2.0))
     (0.0, -1999.0)
     """
-    net = plain(net, "single_input")
+    net = with_order_one(net, "single_input")
     if not is_one_of(layers, ("all", "last")):
         raise UnknownName.of("layers", layers, ("all", "last"))
     if tensors is None:
@@ -151,7 +152,8 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
         wanted = tuple(name for name in RULES if name in names)
         with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
     require_layers(net.depth)
-    flow = single_flow(net, check_one_input(x, net.widths[0]), wanted, with_theta)
+    x = check_one_input(x, net.widths[0])
+    flow = (single_flow if isinstance(net, MLP) else single_block_flow)(net, x, wanted, with_theta)
     if flow.error > NOTABLE_ERROR:
         warnings.warn(
             f"single_input: estimated relative error {flow.error:.1e}, above {NOTABLE_ERROR:.0e}, in some Gaussian "

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation, jet
-from widthwise.errors import InvalidInput
+from widthwise.activations import Activation, intervals, jet
+from widthwise.activations.resolution import PANEL_NODES
 from widthwise.flow.kernels.kernel_flow import Hyper
 from widthwise.flow.one_input.deep_flow import (
     MOST_PADDED,
@@ -32,27 +32,33 @@ from widthwise.flow.one_input.deep_flow import (
     term_table,
     without_empty,
 )
-from widthwise.flow.one_input.one_input_rules import Product, StepKind, StepNumbers, StepState, one_step, step_needs
+from widthwise.flow.one_input.one_input_rules import (
+    SigmaProduct,
+    StepKind,
+    StepNumbers,
+    StepState,
+    one_step,
+    step_needs,
+)
 from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number, value_of
-from widthwise.flow.one_input.single_expectations import ACCURACY, Homogeneous, pair
+from widthwise.flow.one_input.single_expectations import Homogeneous, pair
 from widthwise.flow.tensors.block_flow import block_specifications
 from widthwise.flow.tensors.tensor_flow import required
-from widthwise.gaussian.quadrature import Grid, basis, smooth_grid, trapezoidal
+from widthwise.gaussian.hermite import shared_edges, weighted_basis
+from widthwise.gaussian.quadrature import COARSE_NODES, REACH
 from widthwise.network import Network
 from widthwise.network.layers.dense import Dense
 
 #: Deeper networks are worth compiling a loop for.
-COMPILE_FROM = 200
+COMPILED_DEPTH = 200
 #: Layers whose expectations are held at once.
 LAYERS_AT_ONCE = 64
 #: Degrees of functionals: what is tried first, and what no network gets more of.
 FEWEST_DEGREES, MOST_DEGREES = 64, 4096
 #: Functionals are taken to more degrees as long as the last half of them changes a ratio by more than this.
 MEMORY_TOLERANCE = 1e-10
-#: Most nodes of the trapezoidal rule.
-MOST_NODES = 16384
 #: Node values in one temporary array.
-_NODE_VALUES = 1 << 20
+_SERIES_POINTS = 1 << 20
 _NO_PLAIN_LAYER = "a network with skips or norms begins with a dense layer, which is checked before"
 
 
@@ -88,7 +94,7 @@ def single_block_flow(
     )
     gram, activation = input_square(x), blocks[0].activation
     rungs, steps = single_kernels(activation, hyper, gram, net.depth, layers)
-    Theta, error, steps_taken = None, 1e-15, slice(net.depth - 1)
+    Theta, route, error, steps_taken = None, rungs.route, 1e-15, slice(net.depth - 1)
     if with_theta:
         slopes, error = term_table(rungs, (pair(1, 1),), steps)
         Theta = jax.tree.map(np.asarray, single_theta(hyper, gram, steps, slopes[:, 0], layers.gamma))
@@ -99,10 +105,11 @@ def single_block_flow(
         numbers = jax.tree.map(lambda one: np.asarray(one)[steps_taken], _step_numbers(hyper, layers, steps, Theta, r))
         kernels = np.ones(net.depth - 1) if isinstance(rungs, Homogeneous) else value_of(steps.seen[steps_taken])
         flow = _BlockCarry(activation, [StepKind.of(block) for block in blocks], numbers, kernels, wanted, carried)
-        found, more_error = flow.adaptive() if degrees is None else flow.through(degrees)
+        degrees, (found, more_error) = flow.adaptive() if degrees is None else (degrees, flow.through(degrees))
         ratios, error = without_empty(found, steps.K[: net.depth], Theta and Theta[: net.depth]), max(error, more_error)
+        route += f", memory as Hermite series of {degrees} degrees" if flow.remembers else ""
     kept = slice(net.depth)
-    return SingleFlow(steps.K[kept], Theta and Theta[kept], ratios, f"{rungs.route}, Hermite series", error)
+    return SingleFlow(steps.K[kept], Theta and Theta[kept], ratios, route, error)
 
 
 @jax.jit
@@ -117,7 +124,8 @@ def _step_numbers(hyper: Hyper, layers: SkipsAndNorms, steps: KernelSteps, Theta
     shrink = jnp.sqrt(jnp.where(layers.before, below / (below + layers.epsilon), 1.0))
     gamma = layers.gamma * jnp.sqrt(below / above)
     epsilon = (steps.square * 0.0 + layers.epsilon) / steps.square
-    return StepNumbers(C=C, lam=lam, H=H, gamma=gamma, r=r, shrink=shrink, epsilon=epsilon)
+    sharp = jnp.where(steps.seen.exponent > 0, 1.0, 0.0)
+    return StepNumbers(C=C, lam=lam, H=H, gamma=gamma, r=r, shrink=shrink, epsilon=epsilon, sharp=sharp)
 
 
 class _BlockCarry:
@@ -130,19 +138,17 @@ class _BlockCarry:
         needs = [step_needs(kind, carried, self.remembers) for kind in dict.fromkeys(kinds)]
         self.functionals = tuple(dict.fromkeys(name for need in needs for name in need.functionals))
         self.whole = tuple(sorted({orders for need in needs for orders in need.whole}))
-        self.heads: dict[Product, int] = {}
+        self.heads: dict[SigmaProduct, int] = {}
         for need in needs:
             self.heads |= {orders: max(count, self.heads.get(orders, 0)) for orders, count in need.heads.items()}
 
-    def adaptive(self) -> tuple[dict[str, np.ndarray], float]:
-        """With as many degrees as it takes."""
-        if not self.remembers:
-            return self.through(1)
-        degrees = self._enough_degrees()
+    def adaptive(self) -> tuple[int, tuple[dict[str, np.ndarray], float]]:
+        """With as many degrees as it takes: their number, and what `through` gives."""
+        degrees = self._enough_degrees() if self.remembers else 1
         while True:
             found, error = self.through(degrees)
-            if error <= MEMORY_TOLERANCE or degrees == MOST_DEGREES:
-                return found, error
+            if error <= MEMORY_TOLERANCE or degrees == MOST_DEGREES or not self.remembers:
+                return degrees, (found, error)
             degrees *= 2
 
     def _enough_degrees(self) -> int:
@@ -165,7 +171,7 @@ class _BlockCarry:
         steps, k = len(self.kinds), np.arange(degrees)
         results = [{name: np.zeros(steps) for name in self.wanted} for _ in range(1 + self.remembers)]
         states = [self._start(degrees) for _ in results]
-        advance = _advance_in_numpy if steps < COMPILE_FROM else _advance_compiled
+        advance = _advance_in_numpy if steps < COMPILED_DEPTH else _advance_compiled
         number = 0
         for kind, run in groupby(self.kinds):
             stop = number + len(list(run))
@@ -189,18 +195,22 @@ class _BlockCarry:
         functionals = {name: np.zeros(degrees) for name in self.functionals}
         return StepState(dict.fromkeys(self.carried, 0.0), functionals)
 
-    def _table(self, rows: np.ndarray, degrees: int, finer: bool = False) -> dict[Product, np.ndarray]:
+    def _table(self, rows: np.ndarray, degrees: int, nodes: int = PANEL_NODES) -> dict[SigmaProduct, np.ndarray]:
         """Hermite coefficients (rows, degrees) of the products of σ̃ and its derivatives."""
         heads = dict.fromkeys(self.whole, degrees)
         heads = {orders: max(count, heads.get(orders, 0)) for orders, count in (self.heads | heads).items()}
         kernels, back = np.unique(self.kernels[rows], return_inverse=True)
-        return {orders: values[back] for orders, values in _series(self.activation, kernels, heads, finer).items()}
+        return {orders: values[back] for orders, values in _series(self.activation, kernels, heads, nodes).items()}
 
     def _quadrature_error(self, degrees: int) -> float:
+        """From coarser panels, and from rounding."""
         rows = np.unique([0, np.argmin(self.kernels), np.argmax(self.kernels), len(self.kernels) - 1])
-        coarse, fine = (self._table(rows, degrees, finer) for finer in (False, True))
-        off = [np.abs(fine[orders] - coarse[orders]).max() / max(1.0, np.abs(fine[orders]).max()) for orders in fine]
-        return float(max(off, default=0.0))
+        coarse, fine = (self._table(rows, degrees, nodes) for nodes in (COARSE_NODES, PANEL_NODES))
+        sizes = {orders: np.abs(values).max() for orders, values in fine.items()}
+        off = [np.abs(fine[orders] - coarse[orders]).max() / max(1.0, sizes[orders]) for orders in fine]
+        # products of σ' with its second derivative and of σ'' with itself are large where K is, and rules add them up
+        rounding = np.finfo(float).eps * max((sizes[orders] for orders in fine if len(orders) == 2), default=0.0)
+        return float(max([rounding, *off]))
 
 
 def _advance_in_numpy(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):
@@ -237,44 +247,36 @@ def _compiled_steps(kind: StepKind, wanted, rows, numbers: StepNumbers, table, k
 
 
 def _series(
-    activation: Activation, kernels: np.ndarray, counts: Mapping[Product, int], finer: bool
-) -> dict[Product, np.ndarray]:
-    """⟨he_k Π σ̃^(o)⟩ (kernels, count) by product, σ̃ = σ(√K u)/√⟨σ²⟩ differentiated in u."""
-    most = max(counts.values(), default=1)
-    band = int(np.ceil(np.log(max(kernels[-1], 1e-3)) / np.log(4.0) - 1e-9))
-    grid = _series_grid(activation, band, most)
-    grid = grid.finer if finer else grid
-    weighted = _weighted_basis(grid.nodes, most)
+    activation: Activation, kernels: np.ndarray, counts: Mapping[SigmaProduct, int], nodes: int
+) -> dict[SigmaProduct, np.ndarray]:
+    """⟨he_k Π σ̃^(o)⟩ (kernels, count) by product, σ̃ = σ(√K u)/√⟨σ²⟩ differentiated in u; kernels in rising order."""
+    most = max(counts.values())
     orders = tuple(sorted({0, *(order for product in counts for order in product)}))
     result = {product: np.empty((len(kernels), count)) for product, count in counts.items()}
-    step = max(1, _NODE_VALUES // grid.nodes)
-    for start in range(0, len(kernels), step):
-        root = np.sqrt(kernels[start : start + step])[:, None]
-        values = jet(activation, orders, root * grid.u)
-        scale = np.sqrt(values[0] ** 2 @ grid.weight)[:, None]
-        functions = {order: root**order * (value / scale) for order, value in zip(orders, values, strict=True)}
-        for product, count in counts.items():
-            whole = np.prod([functions[order] for order in product], axis=0)
-            result[product][start : start + step] = whole @ weighted[:, :count]
+    group = np.ceil(np.log2(kernels))
+    for label in np.unique(group):
+        members = np.flatnonzero(group == label)
+        u, weight, weighted = weighted_basis(_series_edges(activation, orders, int(label), most), most, nodes)
+        step = max(1, _SERIES_POINTS // len(u))
+        for rows in (members[start : start + step] for start in range(0, len(members), step)):
+            root = np.sqrt(kernels[rows])[:, None]
+            values = jet(activation, orders, root * u)
+            scale = np.sqrt(values[0] ** 2 @ weight)[:, None]
+            functions = {order: root**order * (value / scale) for order, value in zip(orders, values, strict=True)}
+            for product, count in counts.items():
+                whole = np.prod([functions[order] for order in product], axis=0)
+                result[product][rows] = whole @ weighted[:, :count]
     return result
 
 
-@lru_cache(maxsize=64)
-def _series_grid(activation: Activation, band: int, degrees: int) -> Grid:
-    """A grid for kernels up to 4^band and Hermite polynomials of so many degrees."""
-    grid = smooth_grid(activation, 4.0**band, max(degrees, 6), ACCURACY * 10, MOST_NODES)
-    if grid is None:
-        raise InvalidInput(
-            "net",
-            f"a kernel K of about {4.0**band:.2g}, at which {activation.name} is too sharp for {degrees} Hermite "
-            "polynomials",
-            "kernels at which the activation is resolved",
-            "Take C_W, C_b or the input smaller, or fewer layers.",
-        )
-    return grid
+@lru_cache(maxsize=256)
+def _series_edges(activation: Activation, orders: tuple[int, ...], octave: int, degrees: int) -> bytes:
+    """Edges in u of panels that resolve σ and its derivatives for K from 2^(octave − 1) to 2^octave, and he_k.
 
-
-@lru_cache(maxsize=8)
-def _weighted_basis(nodes: int, degrees: int) -> np.ndarray:
-    grid = trapezoidal(nodes // 2)
-    return np.ascontiguousarray((basis(grid.u, degrees) * grid.weight).T)
+    he_k has about √k/π waves a unit of u; sixteen nodes resolve one and a half.
+    """
+    largest = 2.0 ** (0.5 * octave)
+    spacing = min(1.0, 8.0 / np.sqrt(degrees))
+    fixed = np.linspace(-REACH, REACH, 2 * int(np.ceil(REACH / spacing)) + 1)
+    edges_z = intervals(activation, orders, REACH * largest)
+    return shared_edges(edges_z, largest / np.sqrt(2.0), largest, fixed).tobytes()

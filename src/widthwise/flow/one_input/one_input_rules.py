@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.polynomial.hermite_e import poly2herme
+from numpy.polynomial.hermite_e import hermemul, poly2herme
 from scipy.special import gammaln
 
 from widthwise.flow.tensors.block_rules import FUNCTIONALS, BlockRules, Tensors
@@ -25,7 +25,7 @@ from widthwise.flow.tensors.neuron_functions import NeuronFunction, PlacedFuncti
 from widthwise.tensors import TENSORS
 
 #: Orders of the derivatives of σ in a product, smallest first.
-Product = tuple[int, ...]
+SigmaProduct = tuple[int, ...]
 #: All he_k of the upper layer at once, as the function that a functional is taken on.
 EVERY_HERMITE: Any = object()
 #: Degrees of the dry run that notes what the rules read.
@@ -50,7 +50,8 @@ class StepNumbers(NamedTuple):
     """Numbers of one step, or of many on the first axis, in the units of the module.
 
     C = C_W⟨σ²⟩/K', lam = λ_W⟨σ²⟩/Θ' (both without ⟨σ²⟩ where the norm stands behind σ), H = ΘK'/(KΘ'), gamma = ρ,
-    r = n_l/n_{l−1}, shrink = √K/r̂ of a norm before σ, epsilon = ε/⟨σ²⟩ of one behind it.
+    r = n_l/n_{l−1}, shrink = √K/r̂ of a norm before σ, epsilon = ε/⟨σ²⟩ of one behind it; sharp is one where σ varies
+    within the Gaussian (K > 1), else zero.
     """
 
     C: Any
@@ -60,6 +61,7 @@ class StepNumbers(NamedTuple):
     r: Any
     shrink: Any
     epsilon: Any
+    sharp: Any
 
 
 class OneNumber(NamedTuple):
@@ -87,7 +89,7 @@ class OneInputExpectations:
     `kept` (degrees,) is one for the degrees that functionals keep, zero for others.
     """
 
-    def __init__(self, series: Mapping[Product, Any], numbers: StepNumbers, kept: np.ndarray):
+    def __init__(self, series: Mapping[SigmaProduct, Any], numbers: StepNumbers, kept: np.ndarray):
         self.series, self.shrink, self.degrees = series, numbers.shrink, len(kept)
         self.passing = kept * numbers.gamma ** np.arange(self.degrees)
         self.known: dict[Any, Any] = {}
@@ -111,10 +113,10 @@ class OneInputExpectations:
             return self(first, second) * (np.arange(self.degrees) > 0)
         return self(first, second) - self(first) * self(second)
 
-    def _merged(self, function: NeuronFunction) -> dict[tuple[int, Product], Any]:
+    def _merged(self, function: NeuronFunction) -> dict[tuple[int, SigmaProduct], Any]:
         """Coefficients by (power of u, orders): at one input the slots are alike, and v = z/r̂ is shrink · u."""
         if function.number not in self.known:
-            found: dict[tuple[int, Product], Any] = {}
+            found: dict[tuple[int, SigmaProduct], Any] = {}
             for c, factors in function.terms:
                 orders = tuple(sorted(order for _, order in factors if order is not None))
                 power = len(factors) - len(orders)
@@ -124,36 +126,43 @@ class OneInputExpectations:
             self.known[function.number] = found
         return self.known[function.number]
 
-    def _moment(self, power: int, orders: Product) -> Any:
-        """⟨u^power Π σ̃^(o)⟩."""
-        if not orders:
-            return float(_power_series(power)[0])
-        if (power, orders) not in self.known:
-            self.known[power, orders] = self.head(orders, power + 1) @ _power_series(power)
-        return self.known[power, orders]
+    def mean_by_parts(self, function: NeuronFunction, times: int) -> Any:
+        """⟨f^(times)⟩ = ⟨He_times f⟩."""
+        return sum(c * self._moment(*key, times) for key, c in self._merged(function).items())
 
-    def _raised(self, power: int, orders: Product) -> Any:
+    def _moment(self, power: int, orders: SigmaProduct, hermite: int = 0) -> Any:
+        """⟨He_hermite(u) u^power Π σ̃^(o)⟩."""
+        weights = _weights(power, hermite)
+        if not orders:
+            return float(weights[0])
+        key = (power, orders, hermite)
+        if key not in self.known:
+            self.known[key] = self.head(orders, len(weights)) @ weights
+        return self.known[key]
+
+    def _raised(self, power: int, orders: SigmaProduct) -> Any:
         """⟨u^power Π σ̃^(o) he_k⟩ for all k: u he_k = √(k+1) he_{k+1} + √k he_{k−1}."""
         if not orders:
-            return np.pad(_power_series(power), (0, self.degrees))[: self.degrees]
+            return np.pad(_weights(power), (0, self.degrees))[: self.degrees]
         key = (power, orders, "all degrees")
         if key not in self.known:
             self.known[key] = self.whole(orders) if not power else _times_u(self._raised(power - 1, orders))
         return self.known[key]
 
-    def head(self, orders: Product, count: int) -> Any:
+    def head(self, orders: SigmaProduct, count: int) -> Any:
         """The first coefficients of a product."""
         return self.series[orders][:count]
 
-    def whole(self, orders: Product) -> Any:
+    def whole(self, orders: SigmaProduct) -> Any:
         """Coefficients of a product in all degrees."""
         return self.series[orders]
 
 
 @cache
-def _power_series(power: int) -> np.ndarray:
-    """u^power in normalised Hermite polynomials."""
-    return poly2herme([0.0] * power + [1.0]) * np.exp(0.5 * gammaln(np.arange(power + 1) + 1.0))
+def _weights(power: int, hermite: int = 0) -> np.ndarray:
+    """He_hermite(u) u^power in normalised Hermite polynomials."""
+    series = hermemul(poly2herme([0.0] * power + [1.0]), [0.0] * hermite + [1.0])
+    return series * np.exp(0.5 * gammaln(np.arange(len(series)) + 1.0))
 
 
 def _times_u(coefficients: Any) -> Any:
@@ -169,7 +178,7 @@ class OneInputStep(BlockStep):
     def __init__(self, kind: StepKind, numbers: StepNumbers, expect: OneInputExpectations):
         self.expect, self.layer, self.H, self.r = expect, 1, numbers.H, numbers.r  # pyright: ignore[reportAttributeAccessIssue]
         self.gamma, self.C, self.lam = numbers.gamma, numbers.C, numbers.lam
-        self.after, self.alphas = kind.after, kind.alphas
+        self.after, self.alphas, self.sharp = kind.after, kind.alphas, numbers.sharp
         self.root = 1.0 / numbers.shrink if kind.before else 1.0
         self.centre, self.spread = 0.0, 1.0
         if kind.after:
@@ -179,6 +188,20 @@ class OneInputStep(BlockStep):
 
     def mean(self, f: NeuronFunction, first: str, second: str) -> Any:
         return self.expect.mean(f)
+
+    def along_both(self, f: NeuronFunction, times: int) -> NeuronFunction:
+        """Its derivative as a function of one variable: at one input both slots are the same."""
+        for _ in range(times):
+            f = self.derivative(0, f) + self.derivative(1, f)
+        return f
+
+    def mean_derivative(self, f: NeuronFunction, times: int) -> Any:
+        """⟨f^(times)⟩: differentiated where K is small, which keeps its digits, and by parts where it is large.
+
+        There the terms of a fourth derivative are of size K^(3/2) and nearly cancel.
+        """
+        differentiated, by_parts = self.expect.mean(self.along_both(f, times)), self.expect.mean_by_parts(f, times)  # pyright: ignore[reportAttributeAccessIssue]
+        return (1.0 - self.sharp) * differentiated + self.sharp * by_parts
 
     def h(self, a: str, b: str) -> Any:
         return self.H
@@ -204,6 +227,16 @@ class OneInputRules(BlockRules):
             return self.expect.passing * below[other]  # pyright: ignore[reportAttributeAccessIssue]
 
         return getattr(self, f"_functional_{name}")(x, EVERY_HERMITE, low, *"a" * FUNCTIONALS[name][0])
+
+    # sums over the slots of derivatives are derivatives of a function of one variable
+
+    def _legs(self, x: Any, f: NeuronFunction) -> list[tuple[str, Any]]:
+        return [("aa", x.mean_derivative(f, 2))]
+
+    def shifted(self, x: Any, t: Tensors, phi: NeuronFunction) -> Any:
+        by_V = 0.125 * x.mean_derivative(phi, 4) * t["V"].number
+        by_G1 = 0.5 * x.mean_derivative(phi, 2) * t["G1"].number
+        return by_G1 + by_V + 0.5 * self.functional("v", x.layer, x.along_both(phi, 2)("a", "b"), "a", "a")
 
     def next_tensor(self, name: str, x: BlockStep, t: Tensors) -> Any:
         return getattr(self, f"_next_{name}")(x, t, *"abcd")[1]
@@ -235,21 +268,21 @@ class StepNeeds(NamedTuple):
     """What the rules of some tensors read: functionals, products in all degrees, and products in the first few."""
 
     functionals: tuple[str, ...]
-    whole: tuple[Product, ...]
-    heads: dict[Product, int]
+    whole: tuple[SigmaProduct, ...]
+    heads: dict[SigmaProduct, int]
 
 
 class _NotingExpectations(OneInputExpectations):
     """Notes which coefficients are read."""
 
-    noted_whole: set[Product]
-    noted_heads: dict[Product, int]
+    noted_whole: set[SigmaProduct]
+    noted_heads: dict[SigmaProduct, int]
 
-    def head(self, orders: Product, count: int) -> Any:
+    def head(self, orders: SigmaProduct, count: int) -> Any:
         self.noted_heads[orders] = max(count, self.noted_heads.get(orders, 0))
         return np.full(count, 0.1)
 
-    def whole(self, orders: Product) -> Any:
+    def whole(self, orders: SigmaProduct) -> Any:
         self.noted_whole.add(orders)
         return np.full(self.degrees, 0.1)
 
@@ -266,7 +299,16 @@ def step_needs(kind: StepKind, carried: tuple[str, ...], remembers: bool) -> Ste
     >>> step_needs(StepKind(False, False, ()), ("V",), True).functionals
     ('v',)
     """
-    numbers = StepNumbers(C=1.0, lam=1.0, H=1.0, gamma=0.5, r=1.0, shrink=1.0 if kind.before else None, epsilon=1.0)
+    numbers = StepNumbers(
+        C=1.0,
+        lam=1.0,
+        H=1.0,
+        gamma=0.5,
+        r=1.0,
+        shrink=1.0 if kind.before else None,
+        epsilon=1.0,
+        sharp=0.5,
+    )
     expect = _NotingExpectations({}, numbers, np.ones(_DRY_DEGREES))
     expect.noted_whole, expect.noted_heads = set(), {}
     x, tensors = OneInputStep(kind, numbers, expect), {name: OneNumber(1.0) for name in carried}
