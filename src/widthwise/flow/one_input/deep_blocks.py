@@ -197,10 +197,12 @@ class _BlockCarry:
 
     def _table(self, rows: np.ndarray, degrees: int, nodes: int = PANEL_NODES) -> dict[SigmaProduct, np.ndarray]:
         """Hermite coefficients (rows, degrees) of the products of σ̃ and its derivatives."""
-        heads = dict.fromkeys(self.whole, degrees)
-        heads = {orders: max(count, heads.get(orders, 0)) for orders, count in (self.heads | heads).items()}
+        counts = {orders: max(degrees, self.heads.get(orders, 0)) for orders in self.whole}
         kernels, back = np.unique(self.kernels[rows], return_inverse=True)
-        return {orders: values[back] for orders, values in _series(self.activation, kernels, heads, nodes).items()}
+        return {
+            orders: values[back]
+            for orders, values in _series(self.activation, kernels, self.heads | counts, nodes).items()
+        }
 
     def _quadrature_error(self, degrees: int) -> float:
         """From coarser panels, and from rounding."""

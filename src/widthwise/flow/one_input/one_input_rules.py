@@ -155,7 +155,7 @@ class OneInputExpectations:
 
     def whole(self, orders: SigmaProduct) -> Any:
         """Coefficients of a product in all degrees."""
-        return self.series[orders]
+        return self.series[orders][: self.degrees]
 
 
 @cache
