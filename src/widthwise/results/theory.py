@@ -115,6 +115,11 @@ def theory(
 def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
     """K, Theta and every tensor of order 1/n over its natural scale, for one input and any depth (theory §2, §4, §5).
 
+    Residual connections and normalisation may be there (theory §11, §12), as far as `theory(order=1)` has rules for
+    them. The memory that a skip gives to neurons is carried as a vector: values of the functionals of §11 on the
+    Hermite polynomials he_k(z/√K), which one step multiplies by ρ^k, ρ = γ√(K/K'), so that no pairs of layers are
+    needed. It ends at a degree that `attrs["route"]` tells, and half of the degrees give the error that is reported.
+
     Parameters
     ----------
     net : the network, of a hundred layers or a hundred thousand.
@@ -140,6 +145,9 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     >>> ds = single_input(net.replace(C_W=1.0), [1.0, 1.0], layers="last")
     >>> float(ds["K"][0]), float(ds["log_K"][0] / np.log(2.0))
     (0.0, -1999.0)
+    >>> stream = ww.ResMLP([2] + [100] * 33 + [1], "linear", C_W=[1.0] + [1 / 32] * 32 + [1.0])   # z' = z + Wσ(z)
+    >>> single_input(stream, [1.0, 1.0], tensors=["V"])["V_ratio"].sel(layer=33).round(4).item()     # tends to 4
+    3.82
     """
     net = with_order_one(net, "single_input")
     if not is_one_of(layers, ("all", "last")):

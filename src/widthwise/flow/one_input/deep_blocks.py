@@ -51,8 +51,8 @@ from widthwise.network.layers.dense import Dense
 
 #: Deeper networks are worth compiling a loop for.
 COMPILED_DEPTH = 200
-#: Layers whose expectations are held at once.
-LAYERS_AT_ONCE = 64
+#: Layers whose expectations are held at once: fewest, most, and coefficients of one product in all of them.
+LAYERS_AT_ONCE, MOST_LAYERS_AT_ONCE, COEFFICIENTS_AT_ONCE = 64, 4096, 1 << 15
 #: Degrees of functionals: what is tried first, and what no network gets more of.
 FEWEST_DEGREES, MOST_DEGREES = 64, 4096
 #: Functionals are taken to more degrees as long as the last half of them changes a ratio by more than this.
@@ -171,12 +171,13 @@ class _BlockCarry:
         steps, k = len(self.kinds), np.arange(degrees)
         results = [{name: np.zeros(steps) for name in self.wanted} for _ in range(1 + self.remembers)]
         states = [self._start(degrees) for _ in results]
-        advance = _advance_in_numpy if steps < COMPILED_DEPTH else _advance_compiled
+        at_once = min(MOST_LAYERS_AT_ONCE, max(LAYERS_AT_ONCE, COEFFICIENTS_AT_ONCE // degrees))
+        advance = _advance_in_numpy if steps < COMPILED_DEPTH else partial(_advance_compiled, at_once)
         number = 0
         for kind, run in groupby(self.kinds):
             stop = number + len(list(run))
             while number < stop:
-                rows = np.arange(number, min(stop, number + LAYERS_AT_ONCE))
+                rows = np.arange(number, min(stop, number + at_once))
                 table, numbers = self._table(rows, degrees), jax.tree.map(lambda one: one[rows], self.numbers)  # noqa: B023
                 if not kind.before:
                     numbers = numbers._replace(shrink=None)
@@ -193,7 +194,7 @@ class _BlockCarry:
 
     def _start(self, degrees: int) -> StepState:
         functionals = {name: np.zeros(degrees) for name in self.functionals}
-        return StepState(dict.fromkeys(self.carried, 0.0), functionals)
+        return StepState({name: np.zeros(()) for name in self.carried}, functionals)
 
     def _table(self, rows: np.ndarray, degrees: int, nodes: int = PANEL_NODES) -> dict[SigmaProduct, np.ndarray]:
         """Hermite coefficients (rows, degrees) of the products of σ̃ and its derivatives."""
@@ -224,12 +225,12 @@ def _advance_in_numpy(kind: StepKind, wanted, numbers: StepNumbers, table, kept,
     return state, {name: [read[name] for read in found] for name in wanted}
 
 
-def _advance_compiled(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):
-    """The same by one program for any number of layers."""
+def _advance_compiled(size: int, kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):
+    """The same by one program for any number of layers up to a size."""
     rows = len(numbers.C)
 
     def padded(values):
-        return np.pad(values, [(0, LAYERS_AT_ONCE - rows), *[(0, 0)] * (values.ndim - 1)])
+        return np.pad(values, [(0, size - rows), *[(0, 0)] * (values.ndim - 1)])
 
     numbers, table = jax.tree.map(padded, (numbers, table))
     state, read = _compiled_steps(kind, wanted, rows, numbers, table, kept, state)
@@ -244,8 +245,7 @@ def _compiled_steps(kind: StepKind, wanted, rows, numbers: StepNumbers, table, k
         state, read = one_step(kind, wanted, at, series, kept, state)
         return state, {name: results[name].at[row].set(read[name]) for name in wanted}
 
-    state = jax.tree.map(lambda one: jnp.asarray(one, float), state)
-    return jax.lax.fori_loop(0, rows, body, (state, {name: jnp.zeros(LAYERS_AT_ONCE) for name in wanted}))
+    return jax.lax.fori_loop(0, rows, body, (state, {name: jnp.zeros(len(numbers.C)) for name in wanted}))
 
 
 def _series(
