@@ -161,7 +161,10 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
         with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
     require_layers(net.depth)
     x = check_one_input(x, net.widths[0])
-    flow = (single_flow if isinstance(net, MLP) else single_block_flow)(net, x, wanted, with_theta)
+    if isinstance(net, MLP):
+        flow = single_flow(net, x, wanted, with_theta)
+    else:
+        flow = single_block_flow(net, x, wanted, with_theta)
     if flow.error > NOTABLE_ERROR:
         warnings.warn(
             f"single_input: estimated relative error {flow.error:.1e}, above {NOTABLE_ERROR:.0e}, in some Gaussian "

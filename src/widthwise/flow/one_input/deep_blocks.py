@@ -207,7 +207,7 @@ class _BlockCarry:
 
     def _quadrature_error(self, degrees: int) -> float:
         """From coarser panels, and from rounding."""
-        rows = np.unique([0, np.argmin(self.kernels), np.argmax(self.kernels), len(self.kernels) - 1])
+        rows = np.unique([0, int(np.argmin(self.kernels)), int(np.argmax(self.kernels)), len(self.kernels) - 1])
         coarse, fine = (self._table(rows, degrees, nodes) for nodes in (COARSE_NODES, PANEL_NODES))
         sizes = {orders: np.abs(values).max() for orders, values in fine.items()}
         off = [np.abs(fine[orders] - coarse[orders]).max() / max(1.0, sizes[orders]) for orders in fine]

@@ -292,7 +292,7 @@ def single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope, gamma=0.
         return dense_step(hyper, passed, slope * Theta)[1] + gamma**2 * Theta, None
 
     slopes, passed = slope * (steps.square / steps.seen), steps.square
-    if steps.passed is not None:
+    if steps.passed is not None and steps.divisor is not None:
         slopes, passed = scaled_number(slopes) / steps.divisor, steps.passed
     layers = (hyper[1:], passed, slopes, jnp.broadcast_to(gamma, slopes.shape))
     return recursion(step, dense_step(hyper[0], gram, 0.0)[1], layers)[0]

@@ -175,8 +175,10 @@ def _times_u(coefficients: Any) -> Any:
 class OneInputStep(BlockStep):
     """A step at one input: numbers in place of matrices over inputs."""
 
+    expect: Any
+
     def __init__(self, kind: StepKind, numbers: StepNumbers, expect: OneInputExpectations):
-        self.expect, self.layer, self.H, self.r = expect, 1, numbers.H, numbers.r  # pyright: ignore[reportAttributeAccessIssue]
+        self.expect, self.layer, self.H, self.r = expect, 1, numbers.H, numbers.r
         self.gamma, self.C, self.lam = numbers.gamma, numbers.C, numbers.lam
         self.after, self.alphas, self.sharp = kind.after, kind.alphas, numbers.sharp
         self.root = 1.0 / numbers.shrink if kind.before else 1.0
@@ -200,7 +202,7 @@ class OneInputStep(BlockStep):
 
         There the terms of a fourth derivative are of size K^(3/2) and nearly cancel.
         """
-        differentiated, by_parts = self.expect.mean(self.along_both(f, times)), self.expect.mean_by_parts(f, times)  # pyright: ignore[reportAttributeAccessIssue]
+        differentiated, by_parts = self.expect.mean(self.along_both(f, times)), self.expect.mean_by_parts(f, times)
         return (1.0 - self.sharp) * differentiated + self.sharp * by_parts
 
     def h(self, a: str, b: str) -> Any:
@@ -210,21 +212,23 @@ class OneInputStep(BlockStep):
 class OneInputRules(BlockRules):
     """The recursions of one step; `functionals` are those of the layer whose functions they are taken on."""
 
-    def __init__(self, expect: OneInputExpectations, functionals: Mapping[str, Any] | None):
-        super().__init__(expect)  # pyright: ignore[reportArgumentType]
+    expect: Any
+
+    def __init__(self, expect: Any, functionals: Mapping[str, Any] | None):
+        super().__init__(expect)
         self.functionals = functionals
 
     def functional(self, name: str, layer: int, phi: PlacedFunction, *own: str) -> Any:
         if self.functionals is None:
             return 0.0
-        return self.functionals[name] @ self.expect.coefficients(phi.function)  # pyright: ignore[reportAttributeAccessIssue]
+        return self.functionals[name] @ self.expect.coefficients(phi.function)
 
     def next_functional(self, name: str, x: OneInputStep) -> Any:
         """X' on every he_k of the upper layer."""
         below: Any = self.functionals
 
         def low(other: str, *letters: str) -> Any:
-            return self.expect.passing * below[other]  # pyright: ignore[reportAttributeAccessIssue]
+            return self.expect.passing * below[other]
 
         return getattr(self, f"_functional_{name}")(x, EVERY_HERMITE, low, *"a" * FUNCTIONALS[name][0])
 
@@ -257,9 +261,9 @@ def _through_rules(x: OneInputStep, wanted: tuple[str, ...], state: StepState) -
     remembers = bool(state.functionals)
     tensors = {name: OneNumber(value * x.H ** TENSORS[name].scale[1]) for name, value in state.tensors.items()}
     functionals = {name: value * x.H ** FUNCTIONALS[name][1] for name, value in state.functionals.items()}
-    below = OneInputRules(x.expect, functionals if remembers else None)  # pyright: ignore[reportArgumentType]
+    below = OneInputRules(x.expect, functionals if remembers else None)
     stored = {name: below.next_tensor(name, x, tensors) for name in tensors}
-    above = OneInputRules(x.expect, {name: below.next_functional(name, x) for name in functionals})  # pyright: ignore[reportArgumentType]
+    above = OneInputRules(x.expect, {name: below.next_functional(name, x) for name in functionals})
     read = {name: stored[name] + above.on_stream(name, x)[1] if remembers else stored[name] for name in wanted}
     return StepState(stored, dict(above.functionals or {})), read
 
