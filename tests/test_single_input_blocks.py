@@ -105,6 +105,15 @@ def test_the_compiled_loop_does_what_numpy_does(monkeypatch):
         assert np.allclose(by_numpy.ratios[name], compiled.ratios[name], rtol=1e-11, atol=1e-13)
 
 
+def test_memory_on_points_is_that_of_hermite_series(monkeypatch):
+    monkeypatch.setattr(deep_blocks, "FEW_DEGREES", 1)
+    net = NETWORKS["tanh, skips"]
+    assert max(distances(net, X).values()) < 1e-10
+    assert "memory as points" in ww.single_input(net, X, tensors=["V"]).attrs["route"]
+    monkeypatch.setattr(deep_blocks, "NODE_STEP", 0.8)  # too coarse, which is reported
+    assert single_block_flow(net, X, ("B",), True).error > 1e-6
+
+
 def test_behind_norms_fluctuations_of_one_input_do_not_accumulate():
     """V/K² stays at its value of one layer (theory §12: 0.15 and 3.1 on the critical lines); the plain one grows."""
     depth = 1000

@@ -118,7 +118,9 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     Residual connections and normalisation may be there (theory §11, §12), as far as `theory(order=1)` has rules for
     them. The memory that a skip gives to neurons is carried as a vector: values of the functionals of §11 on the
     Hermite polynomials he_k(z/√K), which one step multiplies by ρ^k, ρ = γ√(K/K'), so that no pairs of layers are
-    needed. It ends at a degree that `attrs["route"]` tells, and half of the degrees give the error that is reported.
+    needed. It ends at a degree that `attrs["route"]` tells, and half of the degrees give the error that is reported; on
+    long streams of large K, as of tanh with C_W = 1, functionals are sums over points instead, of half the number for
+    the error.
 
     Parameters
     ----------

@@ -3,7 +3,8 @@
 K and Θ are carried as in `deep_flow`. Then, for some layers at a time, the Hermite coefficients of all products of
 derivatives of σ that the rules read are integrated at once, and `one_input_rules` takes tensors and functionals from
 layer to layer: layer by layer in numpy for a few, by one compiled loop for many. All is done twice, with functionals of
-all degrees and of half of them, and what the difference makes is the error that is reported.
+all degrees and of half of them, and what the difference makes is the error that is reported. Where σ varies fast within
+the Gaussian, so that too many degrees were needed, functionals are carried on points.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from widthwise.activations import Activation, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
@@ -33,12 +35,16 @@ from widthwise.flow.one_input.deep_flow import (
     without_empty,
 )
 from widthwise.flow.one_input.one_input_rules import (
+    NodeExpectations,
+    Nodes,
+    OneInputStep,
     SigmaProduct,
     StepKind,
     StepNumbers,
     StepState,
     one_step,
     step_needs,
+    through_rules,
 )
 from widthwise.flow.one_input.scaled_numbers import Scaled, scaled_number, value_of
 from widthwise.flow.one_input.single_expectations import Homogeneous, pair
@@ -59,6 +65,10 @@ FEWEST_DEGREES, MOST_DEGREES = 64, 4096
 MEMORY_TOLERANCE = 1e-10
 #: Node values in one temporary array.
 _SERIES_POINTS = 1 << 20
+#: Where functionals would take more degrees than this, they are carried on points instead, of so many at most.
+FEW_DEGREES, MOST_NODES = 512, 30_000
+#: How far points reach in u, and their step in z.
+NODES_REACH, NODE_STEP = 8.5, 0.17
 _NO_PLAIN_LAYER = "a network with skips or norms begins with a dense layer, which is checked before"
 
 
@@ -107,7 +117,8 @@ def single_block_flow(
         flow = _BlockCarry(activation, [StepKind.of(block) for block in blocks], numbers, kernels, wanted, carried)
         degrees, (found, more_error) = flow.adaptive() if degrees is None else (degrees, flow.through(degrees))
         ratios, error = without_empty(found, steps.K[: net.depth], Theta and Theta[: net.depth]), max(error, more_error)
-        route += f", memory as Hermite series of {degrees} degrees" if flow.remembers else ""
+        carried_as = f"Hermite series of {degrees} degrees" if degrees else "points"
+        route += f", memory as {carried_as}" if flow.remembers else ""
     kept = slice(net.depth)
     return SingleFlow(steps.K[kept], Theta and Theta[kept], ratios, route, error)
 
@@ -145,6 +156,8 @@ class _BlockCarry:
     def adaptive(self) -> tuple[int, tuple[dict[str, np.ndarray], float]]:
         """With as many degrees as it takes: their number, and what `through` gives."""
         degrees = self._enough_degrees() if self.remembers else 1
+        if degrees > FEW_DEGREES and self._fits_nodes():
+            return 0, self.through_nodes()
         while True:
             found, error = self.through(degrees)
             if error <= MEMORY_TOLERANCE or degrees == MOST_DEGREES or not self.remembers:
@@ -192,6 +205,52 @@ class _BlockCarry:
             error = max(error, np.abs(results[1][name] - values).max() / max(1.0, np.abs(values).max()))
         return results[0], error
 
+    def _octaves(self) -> np.ndarray:
+        return np.ceil(np.log2(self.kernels))
+
+    def _fits_nodes(self) -> bool:
+        """Whether there are not too many points, and a step spreads each over some others."""
+        steps = NODE_STEP / 2.0 ** (0.5 * self._octaves())
+        spread = np.sqrt(1.0 - self.numbers.gamma**2)[:-1]
+        return bool(2.0 * NODES_REACH / steps.min() <= MOST_NODES and np.all(spread > 1.5 * steps[1:]))
+
+    def through_nodes(self) -> tuple[dict[str, np.ndarray], float]:
+        """As `through`, with functionals on points in place of degrees.
+
+        The other pass takes every second point; halving the step of a trapezoidal rule squares its error.
+        """
+        grids = [_uniform_points(octave) for octave in self._octaves()]
+        results = [{name: np.zeros(len(grids)) for name in self.wanted} for _ in range(2)]
+        states = [self._start(len(grids[0])) for _ in results]
+        for row, kind in enumerate(self.kinds):
+            u, above = grids[row], grids[min(row + 1, len(grids) - 1)]
+            numbers = jax.tree.map(lambda one: one[row], self.numbers)  # noqa: B023
+            numbers = numbers if kind.before else numbers._replace(shrink=None)
+            series = {orders: one[0] for orders, one in self._table(np.array([row]), 1).items()}
+            values, passing = self._node_values(row, u), _ornstein_uhlenbeck(u, above, float(numbers.gamma))
+            for half, result in enumerate(results):
+                kept, kept_above = (_every_other(points) if half else np.ones(len(points)) for points in (u, above))
+                weight = kept * (u[1] - u[0]) * np.exp(-0.5 * u**2) / np.sqrt(2.0 * np.pi)
+                below, upper = Nodes(u, weight, kept_above, passing), Nodes(above, weight, kept_above, passing)
+                x = OneInputStep(kind, numbers, NodeExpectations(series, numbers, below, values))
+                reading = NodeExpectations(series, numbers, upper, values)
+                states[half], read = through_rules(x, self.wanted, states[half], reading)
+                for name in self.wanted:
+                    result[name][row] = read[name]
+        off = [np.abs(results[1][name] - one).max() / max(1.0, np.abs(one).max()) for name, one in results[0].items()]
+        return results[0], max(self._quadrature_error(1), max(off) ** 2)
+
+    def _node_values(self, row: int, u: np.ndarray) -> dict[SigmaProduct, np.ndarray]:
+        """Products of σ̃ and its derivatives at the points."""
+        orders, root = (
+            tuple(sorted({0, *(order for product in self.whole for order in product)})),
+            self.kernels[row] ** 0.5,
+        )
+        found = jet(self.activation, orders, root * u)
+        scale = np.sqrt(found[0] ** 2 @ np.exp(-0.5 * u**2) * (u[1] - u[0]) / np.sqrt(2.0 * np.pi))
+        functions = {order: root**order * (value / scale) for order, value in zip(orders, found, strict=True)}
+        return {product: np.prod([functions[order] for order in product], axis=0) for product in self.whole}
+
     def _start(self, degrees: int) -> StepState:
         functionals = {name: np.zeros(degrees) for name in self.functionals}
         return StepState({name: np.zeros(()) for name in self.carried}, functionals)
@@ -214,6 +273,29 @@ class _BlockCarry:
         # products of σ' with its second derivative and of σ'' with itself are large where K is, and rules add them up
         rounding = np.finfo(float).eps * max((sizes[orders] for orders in fine if len(orders) == 2), default=0.0)
         return float(max([rounding, *off]))
+
+
+def _uniform_points(octave: float) -> np.ndarray:
+    """Points u with the step NODE_STEP in z = √K u for K = 2^octave."""
+    step = NODE_STEP / 2.0 ** (0.5 * octave)
+    count = int(np.ceil(NODES_REACH / step))
+    return step * np.arange(-count, count + 1)
+
+
+def _every_other(u: np.ndarray) -> np.ndarray:
+    return 2.0 * ((np.arange(len(u)) - len(u) // 2) % 2 == 0)
+
+
+def _ornstein_uhlenbeck(u: np.ndarray, above: np.ndarray, rho: float) -> csr_array:
+    """Weights of the points above that a point below is spread over: step times the density of N(ρu, 1 − ρ²)."""
+    spread, step = np.sqrt(1.0 - rho**2), above[1] - above[0]
+    half = min(len(above), int(np.ceil(NODES_REACH * spread / step)))
+    place = np.rint(rho * u / step).astype(int)[:, None] + np.arange(-half, half + 1) + len(above) // 2
+    inside = (place >= 0) & (place < len(above))
+    at = np.clip(place, 0, len(above) - 1)
+    density = np.exp(-0.5 * ((above[at] - rho * u[:, None]) / spread) ** 2) / (np.sqrt(2.0 * np.pi) * spread)
+    borders = np.arange(0, at.size + 1, at.shape[1])
+    return csr_array(((inside * step * density).ravel(), at.ravel(), borders), shape=(len(u), len(above))).T
 
 
 def _advance_in_numpy(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):

@@ -26,8 +26,8 @@ from widthwise.tensors import TENSORS
 
 #: Orders of the derivatives of σ in a product, smallest first.
 SigmaProduct = tuple[int, ...]
-#: All he_k of the upper layer at once, as the function that a functional is taken on.
-EVERY_HERMITE: Any = object()
+#: Every function of the upper layer at once, as the function that a functional is taken on.
+UPPER_LAYER: Any = object()
 #: Degrees of the dry run that notes what the rules read.
 _DRY_DEGREES = 6
 
@@ -92,7 +92,16 @@ class OneInputExpectations:
     def __init__(self, series: Mapping[SigmaProduct, Any], numbers: StepNumbers, kept: np.ndarray):
         self.series, self.shrink, self.degrees = series, numbers.shrink, len(kept)
         self.passing = kept * numbers.gamma ** np.arange(self.degrees)
+        self.constant = np.arange(self.degrees) == 0
         self.known: dict[Any, Any] = {}
+
+    def passed(self, functional: Any) -> Any:
+        """A functional of this layer as one of the upper layer."""
+        return self.passing * functional
+
+    def measured(self, coefficients: Any) -> Any:
+        """φ → ⟨φ f⟩ as a functional."""
+        return coefficients
 
     def coefficients(self, function: NeuronFunction) -> Any:
         """⟨f he_k⟩ for all degrees k."""
@@ -104,13 +113,14 @@ class OneInputExpectations:
     def __call__(self, first: PlacedFunction, second: PlacedFunction | None = None) -> Any:
         if second is None:
             return self.mean(first.function)
-        if first is EVERY_HERMITE:
-            return self.passing * self.coefficients(second.function)
+        if first is UPPER_LAYER:
+            return self.passed(self.measured(self.coefficients(second.function)))
         return self.mean(first.function * second.function)
 
     def covariance(self, first: PlacedFunction, second: PlacedFunction) -> Any:
-        if first is EVERY_HERMITE:
-            return self(first, second) * (np.arange(self.degrees) > 0)
+        if first is UPPER_LAYER:
+            centred = self.coefficients(second.function) - self.mean(second.function) * self.constant
+            return self.passed(self.measured(centred))
         return self(first, second) - self(first) * self(second)
 
     def _merged(self, function: NeuronFunction) -> dict[tuple[int, SigmaProduct], Any]:
@@ -156,6 +166,36 @@ class OneInputExpectations:
     def whole(self, orders: SigmaProduct) -> Any:
         """Coefficients of a product in all degrees."""
         return self.series[orders][: self.degrees]
+
+
+class Nodes(NamedTuple):
+    """Points u and their weights; of those of the upper layer which are kept, and the matrix that passes on to them."""
+
+    u: np.ndarray
+    weight: np.ndarray
+    kept_above: np.ndarray
+    passing: Any
+
+
+class NodeExpectations(OneInputExpectations):
+    """The same with functionals as sums over points: X[φ] = Σ_j X_j φ(u_j).
+
+    A step moves the points, u' | u ~ N(ρu, 1 − ρ²). It takes fewer numbers than Hermite polynomials where σ varies fast
+    within the Gaussian and layers are almost fully correlated: tanh with K ≫ 1 and γ = 1.
+    """
+
+    def __init__(self, series: Mapping[SigmaProduct, Any], numbers: StepNumbers, nodes: Nodes, values):
+        super().__init__(series, numbers, np.zeros(0))
+        self.nodes, self.values, self.constant = nodes, values, np.ones(len(nodes.u))
+
+    def passed(self, functional: Any) -> Any:
+        return self.nodes.kept_above * (self.nodes.passing @ functional)
+
+    def measured(self, coefficients: Any) -> Any:
+        return self.nodes.weight * coefficients
+
+    def _raised(self, power: int, orders: SigmaProduct) -> Any:
+        return self.nodes.u**power * (self.values[orders] if orders else 1.0)
 
 
 @cache
@@ -228,9 +268,9 @@ class OneInputRules(BlockRules):
         below: Any = self.functionals
 
         def low(other: str, *letters: str) -> Any:
-            return self.expect.passing * below[other]
+            return self.expect.passed(below[other])
 
-        return getattr(self, f"_functional_{name}")(x, EVERY_HERMITE, low, *"a" * FUNCTIONALS[name][0])
+        return getattr(self, f"_functional_{name}")(x, UPPER_LAYER, low, *"a" * FUNCTIONALS[name][0])
 
     # sums over the slots of derivatives are derivatives of a function of one variable
 
@@ -253,17 +293,19 @@ def one_step(
 
     Numbers may be traced by jax.
     """
-    expect = OneInputExpectations(series, numbers, kept)
-    return _through_rules(OneInputStep(kind, numbers, expect), wanted, state)
+    return through_rules(OneInputStep(kind, numbers, OneInputExpectations(series, numbers, kept)), wanted, state)
 
 
-def _through_rules(x: OneInputStep, wanted: tuple[str, ...], state: StepState) -> tuple[StepState, dict[str, Any]]:
+def through_rules(
+    x: OneInputStep, wanted: tuple[str, ...], state: StepState, reading: OneInputExpectations | None = None
+) -> tuple[StepState, dict[str, Any]]:
+    """One step by expectations of either kind; `reading` are those by which functionals of the upper layer are read."""
     remembers = bool(state.functionals)
     tensors = {name: OneNumber(value * x.H ** TENSORS[name].scale[1]) for name, value in state.tensors.items()}
     functionals = {name: value * x.H ** FUNCTIONALS[name][1] for name, value in state.functionals.items()}
     below = OneInputRules(x.expect, functionals if remembers else None)
     stored = {name: below.next_tensor(name, x, tensors) for name in tensors}
-    above = OneInputRules(x.expect, {name: below.next_functional(name, x) for name in functionals})
+    above = OneInputRules(reading or x.expect, {name: below.next_functional(name, x) for name in functionals})
     read = {name: stored[name] + above.on_stream(name, x)[1] if remembers else stored[name] for name in wanted}
     return StepState(stored, dict(above.functionals or {})), read
 
