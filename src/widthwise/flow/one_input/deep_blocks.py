@@ -168,8 +168,8 @@ class _BlockCarry:
         """Such that at some kernels on the way, the larger half of them is a small share of every product's square."""
         at = np.unique(np.linspace(0, len(self.kernels) - 1, 5).astype(int))
         at = np.union1d(at, [np.argmax(self.kernels)])
-        degrees = FEWEST_DEGREES
-        while degrees < MOST_DEGREES:
+        degrees, most = FEWEST_DEGREES, 2 * FEW_DEGREES if self._fits_nodes() else MOST_DEGREES
+        while degrees < most:
             table = self._table(at, degrees)
             squares = [np.cumsum(table[orders] ** 2, axis=1) for orders in self.whole]
             passing = self.numbers.gamma[at] ** (degrees // 2)
@@ -340,7 +340,7 @@ def _series(
     group = np.ceil(np.log2(kernels))
     for label in np.unique(group):
         members = np.flatnonzero(group == label)
-        u, weight, weighted = weighted_basis(_series_edges(activation, orders, int(label), most), most, nodes)
+        u, weight, weighted = _series_basis(_series_edges(activation, orders, int(label), most), most, nodes)
         step = max(1, _SERIES_POINTS // len(u))
         for rows in (members[start : start + step] for start in range(0, len(members), step)):
             root = np.sqrt(kernels[rows])[:, None]
@@ -351,6 +351,10 @@ def _series(
                 whole = np.prod([functions[order] for order in product], axis=0)
                 result[product][rows] = whole @ weighted[:, :count]
     return result
+
+
+#: For 4096 degrees one takes 200 MB.
+_series_basis = lru_cache(maxsize=4)(weighted_basis)
 
 
 @lru_cache(maxsize=256)
