@@ -110,8 +110,8 @@ def test_memory_on_points_is_that_of_hermite_series(monkeypatch):
     net = NETWORKS["tanh, skips"]
     assert max(distances(net, X).values()) < 1e-10
     assert "memory as points" in ww.single_input(net, X, tensors=["V"]).attrs["route"]
-    monkeypatch.setattr(deep_blocks, "NODE_STEP", 0.8)  # too coarse, which is reported
-    assert single_block_flow(net, X, ("B",), True).error > 1e-6
+    monkeypatch.setattr(deep_blocks, "NODE_STEP", 0.8)  # more than a step spreads a point over
+    assert "memory as Hermite series" in ww.single_input(net, X, tensors=["V"]).attrs["route"]
 
 
 def test_behind_norms_fluctuations_of_one_input_do_not_accumulate():

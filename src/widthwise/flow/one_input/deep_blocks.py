@@ -58,7 +58,7 @@ from widthwise.network.layers.dense import Dense
 #: Deeper networks are worth compiling a loop for.
 COMPILED_DEPTH = 200
 #: Layers whose expectations are held at once: fewest, most, and coefficients of one product in all of them.
-LAYERS_AT_ONCE, MOST_LAYERS_AT_ONCE, COEFFICIENTS_AT_ONCE = 64, 4096, 1 << 15
+LAYERS_AT_ONCE, MOST_LAYERS_AT_ONCE, _SERIES_AT_ONCE = 64, 4096, 1 << 15
 #: Degrees of functionals: what is tried first, and what no network gets more of.
 FEWEST_DEGREES, MOST_DEGREES = 64, 4096
 #: Functionals are taken to more degrees as long as the last half of them changes a ratio by more than this.
@@ -66,7 +66,7 @@ MEMORY_TOLERANCE = 1e-10
 #: Node values in one temporary array.
 _SERIES_POINTS = 1 << 20
 #: Where functionals would take more degrees than this, they are carried on points instead, of so many at most.
-FEW_DEGREES, MOST_NODES = 512, 30_000
+FEW_DEGREES, MOST_POINTS = 512, 30_000
 #: How far points reach in u, and their step in z.
 NODES_REACH, NODE_STEP = 8.5, 0.17
 _NO_PLAIN_LAYER = "a network with skips or norms begins with a dense layer, which is checked before"
@@ -184,7 +184,7 @@ class _BlockCarry:
         steps, k = len(self.kinds), np.arange(degrees)
         results = [{name: np.zeros(steps) for name in self.wanted} for _ in range(1 + self.remembers)]
         states = [self._start(degrees) for _ in results]
-        at_once = min(MOST_LAYERS_AT_ONCE, max(LAYERS_AT_ONCE, COEFFICIENTS_AT_ONCE // degrees))
+        at_once = min(MOST_LAYERS_AT_ONCE, max(LAYERS_AT_ONCE, _SERIES_AT_ONCE // degrees))
         advance = _advance_in_numpy if steps < COMPILED_DEPTH else partial(_advance_compiled, at_once)
         number = 0
         for kind, run in groupby(self.kinds):
@@ -212,7 +212,7 @@ class _BlockCarry:
         """Whether there are not too many points, and a step spreads each over some others."""
         steps = NODE_STEP / 2.0 ** (0.5 * self._octaves())
         spread = np.sqrt(1.0 - self.numbers.gamma**2)[:-1]
-        return bool(2.0 * NODES_REACH / steps.min() <= MOST_NODES and np.all(spread > 1.5 * steps[1:]))
+        return bool(2.0 * NODES_REACH / steps.min() <= MOST_POINTS and np.all(spread > 1.5 * steps[1:]))
 
     def through_nodes(self) -> tuple[dict[str, np.ndarray], float]:
         """As `through`, with functionals on points in place of degrees.
