@@ -111,7 +111,7 @@ def _group(activation: Activation, order: int, scale: np.ndarray, terms: int):
         edges = row_edges([Source(edges_z, np.zeros(len(scale)), scale)], fixed)
         coefficients, norm = _own_nodes(activation, order, scale, terms, edges)
     else:
-        edges = _shared_edges(edges_z, scale.min(), scale.max(), fixed)[None]
+        edges = shared_edges(edges_z, scale.min(), scale.max(), fixed)[None]
         coefficients, norm = _shared_nodes(activation, order, scale, terms, edges[0])
     check_tails(activation, order, scale, norm)
     some = np.unique(np.linspace(0, len(scale) - 1, 3).astype(int))
@@ -122,7 +122,7 @@ def _group(activation: Activation, order: int, scale: np.ndarray, terms: int):
     return coefficients + _atom_coefficients(activation, order, scale, terms), norm, error
 
 
-def _shared_edges(edges_z, smallest: float, largest: float, edges: np.ndarray) -> np.ndarray:
+def shared_edges(edges_z, smallest: float, largest: float, edges: np.ndarray) -> np.ndarray:
     """Edges in u that resolve σ(√K u) for every √K between `smallest` and `largest`."""
     width = np.diff(edges_z)
     while True:
@@ -142,7 +142,7 @@ def _shared_nodes(activation: Activation, order: int, scale: np.ndarray, terms: 
     coefficients, norm = np.zeros((len(scale), terms)), np.zeros(len(scale))
     panels = max(1, _TEMPORARY // (terms * PANEL_NODES))
     for i in range(0, len(edges) - 1, panels):
-        u, weight, weighted = _weighted_basis(edges[i : i + panels + 1].tobytes(), terms)
+        u, weight, weighted = _remembered_basis(edges[i : i + panels + 1].tobytes(), terms)
         many = max(1, _TEMPORARY // len(u))
         for j in range(0, len(scale), many):
             rows = slice(j, j + many)
@@ -152,10 +152,13 @@ def _shared_nodes(activation: Activation, order: int, scale: np.ndarray, terms: 
     return coefficients, norm
 
 
-@lru_cache(maxsize=16)
-def _weighted_basis(edges: bytes, terms: int):
-    u, weight = panel_nodes(np.frombuffer(edges))
+def weighted_basis(edges: bytes, terms: int, nodes: int = PANEL_NODES):
+    """Points and weights of the panels between edges (float64), and weight times he_k (points, terms)."""
+    u, weight = panel_nodes(np.frombuffer(edges), nodes)
     return u, weight, np.ascontiguousarray((weight * basis(u, terms)).T)
+
+
+_remembered_basis = lru_cache(maxsize=16)(weighted_basis)
 
 
 def _own_nodes(activation: Activation, order: int, scale: np.ndarray, terms: int, edges: np.ndarray):

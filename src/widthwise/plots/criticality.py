@@ -19,7 +19,7 @@ from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
 from widthwise.criticality.phase_diagram import PHASE_NAMES, critical_line
 from widthwise.errors import InvalidInput
-from widthwise.network import MLP, plain
+from widthwise.network import MLP, simplified
 from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
 from widthwise.results.labels import network_of
 from widthwise.tensors import SCALE_TEXT
@@ -53,7 +53,8 @@ def plot_depth(flow: xr.Dataset) -> Figure:
     names = [str(v) for v in flow.data_vars if not str(v).startswith("log_")]
     if "layer" not in flow.dims or "K" not in names or "a" in flow.dims:
         raise InvalidInput("flow", f"dimensions {dict(flow.sizes)}", "a Dataset of widthwise.single_input")
-    law = laws(plain(network_of(flow), "plot_depth"), flow)
+    net = simplified(network_of(flow))
+    law = laws(net, flow) if isinstance(net, MLP) else Law({}, "none is known with skips or norms")
     deep = flow.sizes["layer"] >= _DEEP
     with look():
         figure, axes = panels(len(names), 5, 2.5, 2.2)

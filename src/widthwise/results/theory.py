@@ -13,13 +13,14 @@ import xarray as xr
 from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.one_input.deep_blocks import single_block_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.flow.one_input.scaled_numbers import log_of, value_of
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.pair_flow import PairFlow, pair_flow
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real, plain
+from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -186,6 +187,13 @@ def _details(flow: Any, order: int, number: np.dtype, missing: str, level: float
 def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, layers: str = "all") -> xr.Dataset:
     """K, Theta and every tensor of order 1/n over its natural scale, for one input and any depth (theory §2, §4, §5).
 
+    Residual connections and normalisation may be there (theory §11, §12), as far as `theory(order=1)` has rules for
+    them. The memory that a skip gives to neurons is carried as a vector: values of the functionals of §11 on the
+    Hermite polynomials he_k(z/√K), which one step multiplies by ρ^k, ρ = γ√(K/K'), so that no pairs of layers are
+    needed. It ends at a degree that `attrs["route"]` tells, and half of the degrees give the error that is reported; on
+    long streams of large K, as of tanh with C_W = 1, functionals are sums over points instead, of half the number for
+    the error.
+
     Parameters
     ----------
     net : the network, of a hundred layers or a hundred thousand.
@@ -211,8 +219,11 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     >>> ds = single_input(net.replace(C_W=1.0), [1.0, 1.0], layers="last")
     >>> float(ds["K"][0]), float(ds["log_K"][0] / np.log(2.0))
     (0.0, -1999.0)
+    >>> stream = ww.ResMLP([2] + [100] * 33 + [1], "linear", C_W=[1.0] + [1 / 32] * 32 + [1.0])   # z' = z + Wσ(z)
+    >>> single_input(stream, [1.0, 1.0], tensors=["V"])["V_ratio"].sel(layer=33).round(4).item()     # tends to 4
+    3.82
     """
-    net = plain(net, "single_input")
+    net = with_order_one(net, "single_input")
     if not is_one_of(layers, ("all", "last")):
         raise UnknownName.of("layers", layers, ("all", "last"))
     if tensors is None:
@@ -223,7 +234,11 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
         wanted = tuple(name for name in RULES if name in names)
         with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
     require_layers(net.depth)
-    flow = single_flow(net, check_one_input(x, net.widths[0]), wanted, with_theta)
+    x = check_one_input(x, net.widths[0])
+    if isinstance(net, MLP):
+        flow = single_flow(net, x, wanted, with_theta)
+    else:
+        flow = single_block_flow(net, x, wanted, with_theta)
     if flow.error > NOTABLE_ERROR:
         warnings.warn(
             f"single_input: estimated relative error {flow.error:.1e}, above {NOTABLE_ERROR:.0e}, in some Gaussian "

@@ -38,7 +38,7 @@ from widthwise.flow.one_input.single_expectations import (
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.flow.tensors.tensor_rules import LayerStep, Legs
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
-from widthwise.network import MLP
+from widthwise.network import MLP, Network
 from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
 
 #: Deeper networks have a program of their own: running idle layers would cost more than compiling.
@@ -79,22 +79,26 @@ def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
     if with_theta:
         check_differentiable(net)
     if len(set(net.activations)) > 1:
-        return _mixed_flow(net, x, wanted, with_theta)
-    # x·x/n_0, also where the squares are not representable
-    exponent = int(np.frexp(np.abs(x).max())[1])
-    inside = np.ldexp(x, -exponent)
-    gram = Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
+        return mixed_flow(net, x, wanted, with_theta)
+    gram = input_square(x)
     hyper, carried = _padded(Hyper.of(net)), required(wanted)
     terms = _needed_terms(net.activation, carried, with_theta)
-    rungs, steps = _single_kernels(net.activation, hyper, gram, net.depth)
-    table, error = _term_table(rungs, terms, steps)
+    rungs, steps = single_kernels(net.activation, hyper, gram, net.depth)
+    table, error = term_table(rungs, terms, steps)
     numbers = dict(zip(terms, table.T, strict=True))
-    Theta = _single_theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
+    Theta = single_theta(hyper, gram, steps, numbers[pair(1, 1)]) if with_theta else None
     ratios = _single_ratios(net, hyper, steps, Theta, numbers, carried) if carried else {}
     kept = slice(net.depth)
     return SingleFlow(
         steps.K[kept], Theta and Theta[kept], {name: ratios[name][kept] for name in wanted}, rungs.route, error
     )
+
+
+def input_square(x: np.ndarray) -> Scaled:
+    """x·x/n_0, also where the squares are not representable."""
+    exponent = int(np.frexp(np.abs(x).max())[1])
+    inside = np.ldexp(x, -exponent)
+    return Scaled(np.asarray(inside @ inside / len(x)), np.asarray(2 * exponent, np.int32))
 
 
 def _padded(hyper: Hyper) -> Hyper:
@@ -104,7 +108,7 @@ def _padded(hyper: Hyper) -> Hyper:
     return jax.tree.map(lambda numbers, end: np.pad(numbers, (0, more), constant_values=end), hyper, Hyper(1, 0, 0, 0))
 
 
-def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
+def mixed_flow(net: Network, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
     """The same from the recursion of tensors, for layers with different activations: no deeper than float64 reaches."""
     flow = finite_flow(net, x[None], wanted, with_theta=with_theta)
     K, Theta = flow.K[:, 0, 0], flow.Theta[:, 0, 0]
@@ -124,35 +128,70 @@ def _mixed_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bo
 
 
 class KernelSteps(NamedTuple):
-    """K at every layer and, for every step, ⟨σ²⟩ and the K at which σ was evaluated."""
+    """K at every layer and, for every step, ⟨σ²⟩ and the K at which σ was evaluated.
+
+    With skips and norms also ⟨ss⟩ of what the step passes on, and what ⟨σ'²⟩ is divided by in ⟨s'²⟩.
+    """
 
     K: Scaled
     square: Scaled
     seen: Scaled
+    passed: Scaled | None = None
+    divisor: Scaled | None = None
+
+
+class SkipsAndNorms(NamedTuple):
+    """γ and ε of every step, and whether it is normalised before or after its activation, with its mean taken off.
+
+    K' = γ²K + C_b + C_W⟨ss⟩ with s = σ(z/r), r² = ε + K, for a norm before the activation, and s = (σ − ⟨σ⟩)/r,
+    r² = ε + ⟨σ²⟩ − ⟨σ⟩², for one after it (theory §11, §12).
+    """
+
+    gamma: Any
+    epsilon: Any
+    before: Any
+    after: Any
+    centred: Any
 
 
 @partial(jax.jit, static_argnums=0)
-def _kernel_steps(squares: Homogeneous | Ladder, hyper: Hyper, gram: Scaled) -> tuple[KernelSteps, Any]:
+def _kernel_steps(
+    squares: Homogeneous | Ladder, hyper: Hyper, gram: Scaled, blocks: SkipsAndNorms | None
+) -> tuple[KernelSteps, Any]:
     """The recursion of K, and for every step why its K is out of reach, or zero."""
 
     def step(K, layer):
-        square, seen, failed = squares.second(K)
-        return dense_kernel(layer.C_b, layer.C_W, square), (square, seen, failed)
+        hyper, block = layer
+        if block is None:
+            square, seen, failed = squares.second(K)
+            return dense_kernel(hyper.C_b, hyper.C_W, square), (square, seen, None, None, failed)
+
+        def either(condition, first: Scaled, second: Scaled) -> Scaled:
+            return jax.tree.map(partial(jnp.where, condition), first, second)
+
+        one, with_epsilon = scaled_number(jnp.ones(())), K + block.epsilon
+        square, seen, failed = squares.second(either(block.before, scaled_number(K / with_epsilon), K))
+        variance = square * jnp.where(block.after & block.centred, 1.0 - squares.mean_share(seen), 1.0)
+        spread = variance + block.epsilon
+        passed = either(block.after, scaled_number(variance / spread), square)
+        divisor = either(block.after, spread, either(block.before, with_epsilon, one))
+        above = dense_kernel(hyper.C_b, hyper.C_W, passed) + K * block.gamma**2
+        return above, (square, seen, passed, divisor, failed)
 
     first = dense_kernel(hyper.C_b[0], hyper.C_W[0], gram)
-    K, (square, seen, failed) = recursion(step, first, hyper[1:])
-    return KernelSteps(K, square, seen), failed
+    K, (square, seen, passed, divisor, failed) = recursion(step, first, (hyper[1:], blocks))
+    return KernelSteps(K, square, seen, passed, divisor), failed
 
 
-def _single_kernels(
-    activation: Activation, hyper: Hyper, gram: Scaled, depth: int
+def single_kernels(
+    activation: Activation, hyper: Hyper, gram: Scaled, depth: int, blocks: SkipsAndNorms | None = None
 ) -> tuple[Homogeneous | Ladder, KernelSteps]:
     """The recursion of K; a ladder of quadrature grows until it reaches the largest kernel on the way to `depth`."""
     slopes, growth = homogeneous(activation.closed), 16.0
     rungs = ladder(activation, 4.0) if slopes is None else Homogeneous(*slopes)
     while True:
         # numpy from here on: jax would compile every look at one layer
-        steps, failed = jax.tree.map(np.asarray, _kernel_steps(rungs, hyper, gram))
+        steps, failed = jax.tree.map(np.asarray, _kernel_steps(rungs, hyper, gram, blocks))
         bad = np.flatnonzero(failed[: depth - 1])
         if isinstance(rungs, Homogeneous) or not len(bad):
             break
@@ -167,7 +206,7 @@ def _single_kernels(
             raise _out_of_reach(activation, K, at + 1, depth) from error
     # units of K need K > 0 wherever a further layer is built on it, unless σ(0) ≠ 0 makes K irrelevant there
     dead = np.flatnonzero(np.asarray(steps.K.mantissa)[: depth - 1] == 0.0)
-    if len(dead) and not rungs.shifted:
+    if len(dead) and (blocks is not None or not rungs.shifted):
         raise InvalidInput(
             "net",
             f"a kernel K that is zero at layer {dead[0] + 1}",
@@ -189,9 +228,9 @@ def _out_of_reach(activation: Activation, K: Scaled, layer: int, depth: int) -> 
     )
 
 
-def _term_table(rungs: Homogeneous | Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:
+def term_table(rungs: Homogeneous | Ladder, terms: tuple[Term, ...], steps: KernelSteps) -> tuple[np.ndarray, float]:
     """Terms (steps, terms) and their relative error."""
-    K = value_of(steps.K[:-1])
+    K = value_of(steps.seen)
     if isinstance(rungs, Homogeneous):
         return np.broadcast_to([rungs.term(term) for term in terms], (len(K), len(terms))), 1e-15
     if not len(K) or not terms:
@@ -245,15 +284,18 @@ def _as_array(number, axes: int = 2) -> Any:
 
 
 @jax.jit
-def _single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope) -> Scaled:
-    """Θ at every layer, with ⟨σ'²⟩ = ⟨σ̃'²⟩⟨σ²⟩/K (theory §2)."""
+def single_theta(hyper: Hyper, gram: Scaled, steps: KernelSteps, slope, gamma=0.0) -> Scaled:
+    """Θ at every layer, with ⟨σ'²⟩ = ⟨σ̃'²⟩⟨σ²⟩/K (theory §2); with skips and norms also γ²Θ (theory §11)."""
 
     def step(Theta, layer):
-        hyper, square, slope = layer
-        return dense_step(hyper, square, slope * Theta)[1], None
+        hyper, passed, slope, gamma = layer
+        return dense_step(hyper, passed, slope * Theta)[1] + gamma**2 * Theta, None
 
-    slopes = slope * (steps.square / steps.seen)
-    return recursion(step, dense_step(hyper[0], gram, 0.0)[1], (hyper[1:], steps.square, slopes))[0]
+    slopes, passed = slope * (steps.square / steps.seen), steps.square
+    if steps.passed is not None and steps.divisor is not None:
+        slopes, passed = scaled_number(slopes) / steps.divisor, steps.passed
+    layers = (hyper[1:], passed, slopes, jnp.broadcast_to(gamma, slopes.shape))
+    return recursion(step, dense_step(hyper[0], gram, 0.0)[1], layers)[0]
 
 
 def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, carried) -> dict[str, np.ndarray]:
@@ -261,8 +303,13 @@ def _single_ratios(net: MLP, hyper: Hyper, steps: KernelSteps, Theta, numbers, c
     r = np.ones(len(hyper.C_W) - 1)
     r[: net.depth - 1] = np.asarray(net.widths[1:-1]) / np.asarray(net.widths[:-2])
     found = _carry(net.activation, carried, r, hyper, steps, Theta, numbers)
+    return without_empty(found, steps.K, Theta)
+
+
+def without_empty(found: Mapping[str, Any], K: Scaled, Theta: Scaled | None) -> dict[str, np.ndarray]:
+    """Ratios (layers,) from those behind the first layer; NaN where their scale is zero."""
     result = {name: np.concatenate([[0.0], np.asarray(column)]) for name, column in found.items()}
-    empty_K = np.asarray(steps.K.mantissa) == 0.0
+    empty_K = np.asarray(K.mantissa) == 0.0
     empty_Theta = np.asarray(Theta.mantissa) == 0.0 if Theta is not None else np.zeros_like(empty_K)
     for name, column in result.items():
         i, j = TENSORS[name].scale

@@ -85,6 +85,10 @@ class Homogeneous(NamedTuple):
         """⟨σ²⟩ = (a₊² + a₋²)/2 · K^power, the K it was computed at, and no reason against it."""
         return (K * self.mean(2) if self.power else scaled_number(jnp.asarray(self.mean(2)))), K, False
 
+    def mean_share(self, K: Scaled):
+        """⟨σ⟩²/⟨σ²⟩: for power one (a₊ − a₋)²/π over a₊² + a₋²."""
+        return (self.positive - self.negative) ** 2 / (2.0 * math.pi * self.mean(2))
+
     def term(self, term: Term) -> float:
         """A term, divided by powers of ⟨σ²⟩.
 
@@ -157,11 +161,20 @@ class Ladder:
 
     def square(self, K):
         """⟨σ²⟩/K at one kernel; in a scan, only the rule of this kernel runs."""
+        return self._moment(K, 2)
+
+    def mean_share(self, K: Scaled):
+        """⟨σ⟩²/⟨σ²⟩ at one kernel within the range of the ladder."""
+        inside = jnp.clip(jnp.ldexp(K.mantissa, jnp.clip(K.exponent, -1020, 1020)), self.smallest, self.largest)
+        return self._moment(inside, 1) ** 2 / self._moment(inside, 2)
+
+    def _moment(self, K, power: int):
+        """⟨(σ/√K)^power⟩ at one kernel."""
         root = jnp.sqrt(K)
 
         def by(rule):
             u, weight = rule.at(root)
-            return jnp.sum(weight * (self.activation(root * u) / root) ** 2)
+            return jnp.sum(weight * (self.activation(root * u) / root) ** power)
 
         which = jnp.searchsorted(np.asarray(self.limits[:-1]), K)
         return jax.lax.switch(which, [partial(by, rule) for rule in self.rules])

@@ -14,8 +14,13 @@ from widthwise.flow.tensors.block_step import BlockStep, SlotFunction
 from widthwise.flow.tensors.neuron_functions import NeuronExpectations, NeuronFunction, PlacedFunction
 from widthwise.flow.tensors.tensor_rules import entries, on
 
-Tensors = dict[str, np.ndarray]
+Tensors = dict[str, Any]
 INDEX_LETTERS = "abcd"
+#: Functionals by name: how many inputs they are read at, and their power of Θ.
+FUNCTIONALS = {
+    "v": (2, 0), "d": (2, 1), "b": (4, 2), "r": (3, 1), "pi": (4, 2), "kappa": (3, 2), "rho": (4, 3),
+    "varsigma": (4, 3), "omega": (5, 3),
+}  # fmt: skip
 
 
 class BlockRules:
@@ -306,20 +311,23 @@ class BlockRules:
 
     def completed(self, name: str, x: BlockStep, t: Tensors) -> np.ndarray:
         """A tensor as theory §3 defines it, at the layer that comes into a step: on a stream some have more parts."""
-        functional, inputs = self.functional, len(x.H)
-        a, b, c, d = INDEX_LETTERS
+        letters, more = self.on_stream(name, x)
+        return t[name] + _laid_out(more, letters, len(x.H)) if letters else t[name]
+
+    def on_stream(self, name: str, x: BlockStep) -> tuple[str, Any]:
+        """What a stream adds to the stored part of a tensor, and the letters of its slots; no letters for nothing."""
+        functional, (a, b, c, d) = self.functional, INDEX_LETTERS
         zz = x.z(0) * x.z(1)
         if name == "V":
-            more = functional("v", x.layer, zz(a, b), c, d) + functional("v", x.layer, zz(c, d), a, b)
-        elif name == "D":
-            more = functional("d", x.layer, zz(a, b), c, d)
-        elif name == "F":
+            return "abcd", functional("v", x.layer, zz(a, b), c, d) + functional("v", x.layer, zz(c, d), a, b)
+        if name == "D":
+            return "abcd", functional("d", x.layer, zz(a, b), c, d)
+        if name == "F":
             more = functional("r", x.layer, x.z(0)(b, b), a, c, d) + functional("r", x.layer, x.z(0)(a, a), b, d, c)
-        elif name == "Q":
-            more = functional("kappa", x.layer, x.z(0)(d, d), a, b, c)
-        else:
-            return t[name]
-        return t[name] + _laid_out(more, "acbd" if name == "F" else "abcd", inputs)
+            return "acbd", more
+        if name == "Q":
+            return "abcd", functional("kappa", x.layer, x.z(0)(d, d), a, b, c)
+        return "", 0.0
 
 
 def _laid_out(value: Any, letters: str, inputs: int) -> np.ndarray:

@@ -215,5 +215,8 @@ class BlockStep:
         return self.mean(self.x, a, b) * read(a) + self.mean(self.y, a, b) * read(b)
 
 
-def _along(vector: np.ndarray, slot: int) -> np.ndarray:
+def _along(vector: Any, slot: int) -> Any:
+    """A number of each input, at the input of a slot; a single number is that of all."""
+    if not np.ndim(vector):
+        return vector
     return vector[:, None] if slot == 0 else vector[None, :]
