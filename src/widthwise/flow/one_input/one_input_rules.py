@@ -12,6 +12,7 @@ every number is of order one at any depth.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from scipy.special import gammaln
 from widthwise.flow.tensors.block_rules import FUNCTIONALS, BlockRules, Tensors
 from widthwise.flow.tensors.block_step import BlockSpecification, BlockStep
 from widthwise.flow.tensors.neuron_functions import NeuronFunction, PlacedFunction
+from widthwise.flow.tensors.tensor_rules import QuadrupleMatrix, QuadrupleTensor
 from widthwise.tensors import TENSORS
 
 #: Orders of the derivatives of σ in a product, smallest first.
@@ -64,7 +66,8 @@ class StepNumbers(NamedTuple):
     sharp: Any
 
 
-class OneNumber(NamedTuple):
+@dataclass(frozen=True)
+class OneNumber(QuadrupleMatrix, QuadrupleTensor):
     """A tensor, or a matrix, of one input: the same number at all letters."""
 
     number: Any
