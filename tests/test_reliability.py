@@ -8,11 +8,8 @@ from reliability import OUTCOMES, hostile_outcomes
 
 import widthwise as ww
 
-#: Public names whose values are not calls: results, errors, sklearn's own checks, files (tested by themselves).
-ELSEWHERE = {
-    "Advice", "Comparison", "Critical", "FiniteWidthRegressor", "NNGPRegressor", "NTKClassifier", "NTKRegressor",
-    "NewtonStep", "NotCritical", "WidthwiseError", "load", "save",
-}  # fmt: skip
+#: Public names whose values are not calls: results and errors.
+ELSEWHERE = {"Advice", "Comparison", "Critical", "NewtonStep", "NotCritical", "WidthwiseError"}
 #: One function of each kind in the ordinary run; `make test-full` takes all.
 QUICK = ("ResMLP", "theory", "critical", "compare", "special.chernoff_bound")
 
