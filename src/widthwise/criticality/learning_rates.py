@@ -39,7 +39,6 @@ class LayerFlow:
 
 def checked_rows(net: MLP, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
-    net = plain(net, "criticality")
     if X is None:
         return np.ones((1, net.widths[0]))
     rows = check_inputs(X, net.widths[0])
@@ -98,6 +97,7 @@ def layer_shares(net: MLP, X: Any = None) -> Shares:
     >>> shares.weights.tolist(), shares.total
     ([1.0, 1.0, 1.0], 3.0)
     """
+    net = plain(net, "criticality")
     return _shares_at(net, *_per_rate(net, checked_rows(net, X)))
 
 
@@ -135,6 +135,7 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
     >>> float(rates.before.layers[0] / rates.before.layers[-1]) < 0.2
     True
     """
+    net = plain(net, "criticality")
     theta_b, theta_W = non_negative(theta_b, "theta_b"), non_negative(theta_W, "theta_W")
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")

@@ -226,7 +226,8 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
     >>> scale_free_moments(MLP([1, 4, 4, 1], "relu", C_W=2.0), [1.0], 2)[:, 2]  # 4 (1 + 5/4)^(l−1)
     array([ 4.  ,  9.  , 20.25])
     """
-    slopes = slopes_of(plain(net, "scale-free moments").activation)
+    net = plain(net, "scale-free moments")
+    slopes = slopes_of(net.activation)
     if slopes is None:
         raise InvalidInput("net", f"activation {net.activation.name}", "linear, relu or leaky_relu", "Use exact_law.")
     order = check_integer("order", order, 0, 1000, "a whole number from 0 to 1000")
