@@ -211,6 +211,8 @@ def real_array(values: object, name: str) -> np.ndarray:
         array = np.asarray(_detached(values))
     except ValueError as error:
         raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
+    except TypeError as error:
+        raise InvalidInput(name, type(values).__name__, "an array of numbers") from error
     if np.iscomplexobj(array):
         raise InvalidInput(
             name, f"complex numbers ({array.dtype})", "real numbers", f"Pass {name}.real if that is meant."
