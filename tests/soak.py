@@ -173,7 +173,7 @@ VALID: dict[str, Callable[[Draw], str]] = {
     **dict.fromkeys(("residual", "curvature", "coupling", "target", "C_0", "R"), lambda draw: draw.number(1e-3, 10)),
     **dict.fromkeys(("steps", "depth", "m_1", "m_2", "hyperplanes", "dimension"), lambda draw: draw.integer(1, 5)),
     **dict.fromkeys(("outputs", "inputs", "width"), lambda draw: draw.integer(1, 64)),
-    **dict.fromkeys(("networks", "trained"), lambda draw: draw.integer(2, 32)),
+    **dict.fromkeys(("networks", "trained"), lambda draw: draw.integer(3, 32)),
     **dict.fromkeys(("samples", "points", "batch_size", "max_points"), lambda draw: draw.integer(1, 4)),
     **dict.fromkeys(("seed", "random_state"), lambda draw: draw.integer(0, 2**31)),
     "hidden_layers": lambda draw: draw.integer(0, 4),

@@ -38,9 +38,9 @@ def report(
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
-    for name, count in (("--networks", networks), ("--trained", trained)):
-        if count == 1:
-            raise InvalidInput(name, "1", "0 for none, or at least 2 networks: one has no scatter")
+    for name, count, least in (("--networks", networks, 2), ("--trained", trained, 3)):
+        if 0 < count < least:
+            raise InvalidInput(name, str(count), f"0 for none, or at least {least} networks, for errors")
     import_module("matplotlib").use("Agg")
     pages = import_module("widthwise.report")
     if source is not None:
