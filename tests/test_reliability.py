@@ -44,6 +44,7 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("save", {"dataset": "X"}),
         ("NTKClassifier", {"random_state": "np.array([1.0])"}),
         ("NTKRegressor", {"solver": "np.array(['a', 'b'])"}),
+        ("NTKRegressor", {"solver": "'cg'", "tolerance": "Opaque"}),
         ("NNGPRegressor", {"choose": "np.array(['a', 'b'])"}),
         ("FiniteWidthRegressor", {"hidden_layers": "10**30"}),
         ("measure", {"net": RESIDUAL, "statistics": "['A']", "layers": "'all'"}),

@@ -15,9 +15,10 @@ import typer
 
 from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
-from widthwise.cli.output import Records, check_output, emit, remark, require_folder
+from widthwise.cli.output import Records, check_output, emit, keep, remark, require_folder
 from widthwise.errors import InvalidInput
 from widthwise.extras import require_extra
+from widthwise.files import write_text
 from widthwise.interrupts import INTERRUPTED, before_leaving
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
@@ -48,7 +49,10 @@ def report(
     else:
         what = study.study(algorithm=training.chosen(), networks=networks, trained=trained, seed=seed)
     tell = partial(remark, OutputOptions(quiet=quiet))
-    pages.write_report(what, out, tell=tell)
+    found = pages.find(what, tell)
+    tell("report: figures")
+    text = pages.page(found)
+    keep(lambda path: write_text(path, text), out)
     tell(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
 
 
