@@ -40,8 +40,8 @@ def report(
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
     for name, count, least in (("--networks", networks, 2), ("--trained", trained, 3)):
-        if 0 < count < least:
-            raise InvalidInput(name, str(count), f"0 for none, or at least {least} networks, for errors")
+        if count:  # 0 for none
+            import_module("widthwise.network").check_networks(count, least, name)
     import_module("matplotlib").use("Agg")
     pages = import_module("widthwise.report")
     if source is not None:
@@ -136,10 +136,11 @@ def explore(
     address: Annotated[str, typer.Option("--address", help="Where to listen; this machine only by default.")] = (
         "127.0.0.1"
     ),
+    visitors: Annotated[int, typer.Option("--visitors", help="Pages open at once; others have to wait.")] = 20,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open a browser.")] = True,
     quiet: Quiet = False,
 ) -> int:
     """Serve the explorer: a web page with sliders for a network and live theory beside sampled networks."""
     require_extra("explorer", "explore")
-    import_module("widthwise.explorer").serve(port=port, address=address, show=show)
+    import_module("widthwise.explorer").serve(port=port, address=address, visitors=visitors, show=show)
     return INTERRUPTED  # which is how a server ends

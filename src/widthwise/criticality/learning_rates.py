@@ -15,7 +15,7 @@ from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.memory import require_layers
+from widthwise.memory import require_layers, require_memory
 from widthwise.network import MLP, Network, check_inputs, check_integer, plain
 
 
@@ -40,6 +40,7 @@ class LayerFlow:
 def checked_rows(net: MLP, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
     if X is None:
+        require_memory(8 * net.widths[0], f"an input of {net.widths[0]} features", "Take narrower inputs.")
         return np.ones((1, net.widths[0]))
     rows = check_inputs(X, net.widths[0])
     dead = np.flatnonzero(~rows.any(axis=1))

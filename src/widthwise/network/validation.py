@@ -66,10 +66,10 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_networks(networks: Any, least: int = 2) -> int:
+def check_networks(networks: Any, least: int = 2, name: str = "networks") -> int:
     """How many networks: each has a number of 32 bits, which its random key is made of."""
     largest = 2**32 - 1
-    return check_integer("networks", networks, least, largest, f"an integer of at least {least}, at most {largest}")
+    return check_integer(name, networks, least, largest, f"an integer of at least {least}, at most {largest}")
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:

@@ -232,7 +232,7 @@ class NTKClassifier(ClassifierMixin, InfiniteWidthEstimator):
         self._labels = LabelBinarizer(neg_label=-1, pos_label=1).fit(y)
         self.classes_ = self._labels.classes_
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class, {self.classes_[0]!r}; expected at least two")
+            raise InvalidInput("y", f"one class, {self.classes_[0]!r}", "at least two classes")
         targets = np.asarray(self._labels.transform(y), float)
         self.intercept_ = targets.mean(axis=0)
         self._fit_kernel(X, targets - self.intercept_)
