@@ -203,6 +203,9 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     23.42 7.5
     """
     law = exact_law(net, x)
+    dead = [layer for layer, kernel in enumerate(law.kernels, 1) if not kernel.mean > 0.0]
+    if dead:
+        raise InvalidInput("x", f"an input at which layer {dead[0]} is zero", "an input that every layer sees")
     flow = finite_flow(net, check_one_input(x, net.widths[0])[None, :], ("V",))
     widths = np.asarray(net.widths[1:-1], dtype=float)
     exact = np.array([3.0 * kernel.relative_variance for kernel in law.kernels[1:]])
