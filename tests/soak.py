@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
@@ -269,12 +270,16 @@ class Record:
     calls: int = 0
     outcomes: Counter = field(default_factory=Counter)
     refusals: Counter = field(default_factory=Counter)
-    #: Resident bytes, one for each minute, with the seconds since the start.
+    #: Resident bytes at the last full minute, before programs were forgotten.
+    rss: int = 0
+    #: Bytes that are held, one for each minute, with the seconds since the start.
     memory: list[tuple[float, int]] = field(default_factory=list)
 
     def line(self) -> str:
         now = dict(self.outcomes) | {"refusals": dict(self.refusals)}
-        return json.dumps({"seconds": round(self.seconds), "calls": self.calls, "rss": resident(), **now})
+        last = self.memory[-1][1] if self.memory else 0
+        sizes = {"rss": self.rss or resident(), "held": last}
+        return json.dumps({"seconds": round(self.seconds), "calls": self.calls, **sizes, **now})
 
     def growth(self) -> tuple[float, float]:
         """Bytes by which a line through the last three quarters of the run grows, and their mean."""
@@ -287,6 +292,13 @@ class Record:
     def flat(self) -> bool:
         grown, mean = self.growth()
         return grown < max(FLAT_SHARE * mean, FLAT_BYTES)
+
+
+def held() -> int:
+    """Resident bytes after compiled programs are forgotten and what the allocator keeps of freed arrays has gone back."""
+    jax.clear_caches()
+    ctypes.CDLL(None).malloc_trim(0)
+    return resident()
 
 
 def resident() -> int:
@@ -333,7 +345,8 @@ def soak(seconds: float, seed: int, log: Path, say: Callable[[str], object] = pr
             record.seconds = time.monotonic() - start
             if record.seconds >= spoken + 60.0:
                 spoken = record.seconds
-                record.memory.append((record.seconds, resident()))
+                record.rss = resident()
+                record.memory.append((record.seconds, held()))
                 say(record.line())
     faulthandler.cancel_dump_traceback_later()
     return record, failures
@@ -345,7 +358,7 @@ def table(log: Path) -> str:
     rows = [("calls", last["calls"]), ("hours", f"{last['seconds'] / 3600:.2f}")]
     rows += [(one, last.get(one, 0)) for one in OUTCOMES]
     rows += [(f"refused: {name}", count) for name, count in sorted(last["refusals"].items(), key=lambda row: -row[1])]
-    rows += [("memory at the end", f"{last['rss'] / 1e6:.0f} MB")]
+    rows += [(f"memory at the end, {one}", f"{last[one] / 1e6:.0f} MB") for one in ("rss", "held") if one in last]
     grown = re.search(r"^memory: .*$", log.read_text(), re.MULTILINE)
     lines = ["| what | count |", "| --- | ---: |", *(f"| {what} | {count} |" for what, count in rows)]
     return "\n".join([*lines, "", grown[0] if grown else "The run has not ended."])
