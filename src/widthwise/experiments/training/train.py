@@ -201,6 +201,7 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     size = getattr(algorithm, "batch_size", None)
     if size is not None and size > inputs:
         raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
-    if getattr(algorithm, "steps", None) is not None:
-        _check_steps("steps", algorithm.steps)
+    steps = getattr(algorithm, "steps", None)
+    if steps is not None:
+        _check_steps("steps", steps)
     return algorithm
