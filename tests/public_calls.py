@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,38 @@ def theory() -> Any:
 def measured() -> Any:
     return ww.measure(NET, X, networks=16)
 
+
+@cache
+def folder() -> Any:
+    """For what is saved; it goes with the process."""
+    return tempfile.TemporaryDirectory()
+
+
+@cache
+def saved() -> Path:
+    return ww.save(theory(), Path(folder().name) / "loaded.nc")
+
+
+def fitted(estimator: str) -> Callable:
+    """Parameters of an estimator, its data, and where it predicts: all in one call."""
+
+    def fit_and_predict(X: Any, y: Any, X_test: Any, **parameters: Any) -> Any:
+        return getattr(ww, estimator)(**parameters).fit(X, y).predict(X_test)
+
+    return fit_and_predict
+
+
+POINTS = {"X": np.array([[1.0, 0.3], [0.2, -0.9], [-0.5, 0.4]]), "y": np.array([0, 1, 1]), "X_test": TEST}
+ESTIMATOR = {
+    **POINTS,
+    "hidden_layers": 2,
+    "activation": "relu",
+    "C_b": 0.1,
+    "C_W": 2.0,
+    "choose": None,
+    "random_state": 0,
+}
+SOLVED = {**ESTIMATOR, "noise": 0.1, "evidence_points": 3, "solver": "auto", "tolerance": 1e-6}
 
 #: By name: a function that gives the callable, and one that gives its arguments.
 CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
@@ -177,6 +211,15 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "readers.model_kernels": (lambda: ww.readers.model_kernels, lambda: {"model": torch_model(), "X": X, "order": 0}),
     "readers.optax_transform": (lambda: ww.readers.optax_transform, lambda: {"net": NET, "learning_rate": 0.1}),
     "readers.stax_kernels": (lambda: ww.readers.stax_kernels, lambda: {"net": NET, "X": X, "X2": None}),
+    "FiniteWidthRegressor": (
+        lambda: fitted("FiniteWidthRegressor"),
+        lambda: {**ESTIMATOR, "activation": "tanh", "width": 8, "time": 1.0, "order": 0, "max_points": 2},
+    ),
+    "NNGPRegressor": (lambda: fitted("NNGPRegressor"), lambda: SOLVED),
+    "NTKClassifier": (lambda: fitted("NTKClassifier"), lambda: SOLVED),
+    "NTKRegressor": (lambda: fitted("NTKRegressor"), lambda: SOLVED),
+    "load": (lambda: ww.load, lambda: {"path": saved()}),
+    "save": (lambda: ww.save, lambda: {"dataset": theory(), "path": Path(folder().name) / "saved.nc"}),
     "gaussian.kernel_derivative": (
         lambda: ww.gaussian.kernel_derivative, lambda: {"orders": (0, 0), "with_respect_to": "ab"}
     ),

@@ -245,6 +245,13 @@ def test_bad_data_is_refused():
         advise(deep("tanh", 3), [[1.0] * 4, [2.0] * 4, [0.0] * 4])
     with pytest.raises(InvalidInput, match="3 features"):
         advise(deep("tanh", 3), np.ones((2, 3)))
+    # what depth means at this width was left out of the report
+    with pytest.raises(InvalidInput, match=r"deepest: got 1000000000000.0; expected an integer of at least 1"):
+        advise(deep("tanh", 3), deepest=1e12)
+    with pytest.raises(
+        InvalidInput, match=r"memory: got 1000000000000 layers, which needs .* What would fit: \d+ layers"
+    ):
+        advise(deep("tanh", 3), deepest=10**12)
 
 
 def test_a_single_layer_has_nothing_to_tune():

@@ -120,12 +120,12 @@ def test_the_parts_that_a_killed_run_left_are_removed(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("name", JOBS)
 def test_runs_killed_at_random_moments_go_on_to_identical_sums(name, monkeypatch, tmp_path):
-    """25 kills each: a run is killed again and again, each time going on from what the last one left."""
+    """50 kills each: a run is killed again and again, each time going on from what the last one left."""
     monkeypatch.setattr(programme, "CHUNK_OPERATIONS", 1)
     expected = JOBS[name](checkpoint=tmp_path / "whole.npz")
     sums, draw, kills, run = sums_of(tmp_path / "whole.npz"), random.Random(name), 0, 0
     monkeypatch.setattr(checkpoints, "INTERVAL", 0.0)
-    while kills < 25:
+    while kills < 50:
         path, run = tmp_path / f"{run}.npz", run + 1
         for _ in range(5):
             process = start(tmp_path, name, "None", path)

@@ -193,6 +193,8 @@ BAD_FILES = {
         ("lab all --format netcdf", "--format: got 'netcdf'; expected table, json or csv"),
         ("explore --port 99999 --no-show", "port: got 99999"),
         ("explore --address 203.0.113.1 --no-show", "203.0.113.1:5006, where the server cannot listen"),
+        ("explore --address ::1 --no-show", "address: got '::1'; expected the name of this machine or an IPv4 address"),
+        ("explore --visitors 0 --no-show", "visitors: got 0"),
     ],
 )  # fmt: skip
 def test_bad_input_takes_one_line_and_exit_code_two(words, said, here, capsys):
@@ -204,6 +206,39 @@ def test_bad_input_takes_one_line_and_exit_code_two(words, said, here, capsys):
     assert said in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+HUGE = 10**12
+SAMPLING = ("measure", "compare", "train")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *((f"{name} --points {HUGE}", "What would fit: ") for name in ("theory", "predict", *SAMPLING, "report", "advise")),
+        *((f"{name} --networks {HUGE}", f"networks: got {HUGE}; expected") for name in SAMPLING),
+        *((f"{name} --seed {10**30}", f"seed: got {10**30}; expected") for name in SAMPLING),
+        *((f"{name} --widths 2,{HUGE},1", "What would fit: narrower networks") for name in SAMPLING),
+        *((f"{name} --widths 2,{HUGE}x8,1", "from 1 to 1,000,000 layers") for name in ("theory", "predict", *SAMPLING)),
+        *((f"{name} --widths 2,8,{HUGE}", "") for name in ("predict", *SAMPLING)),
+        *((f"{name} --extrapolate 8,{HUGE}", "What would fit: ") for name in ("measure", "compare")),
+        (f"advise --widths {HUGE},8,1", f"memory: got an input of {HUGE} features, which needs 7.3 TiB"),
+        (f"train --max-steps {HUGE}", f"max_steps: got {HUGE}, of which"),
+        (f"train --algorithm gradient_descent --learning-rate 0.1 --steps {HUGE}", f"steps: got {HUGE}, of which"),
+        (f"train --algorithm sgd --learning-rate 0.1 --batch-size {HUGE}", f"batch_size={HUGE}; expected at most 4"),
+        (f"phase tanh --C_W 0:1:{HUGE}", f"memory: got {HUGE} values of --C_W"),
+        (f"theory --order {HUGE}", f"order: got {HUGE}"),
+        (f"explore --port {HUGE}", f"port: got {HUGE}"),
+        (f"explore --visitors {HUGE}", f"visitors: got {HUGE}"),
+        (f"report --networks {HUGE} --trained 0", f"--networks: got {HUGE}"),
+        (f"report --trained {HUGE} --networks 0", f"--trained: got {HUGE}"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_take_one_line(words, said, here, capsys):
+    code, out, err = call(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_comparing_files_ends_with_one_where_they_disagree(here, capsys):

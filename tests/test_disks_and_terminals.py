@@ -42,24 +42,36 @@ def test_a_full_disk_leaves_the_old_netcdf_file_and_nothing_else(room, tmp_path)
     assert os.listdir(tmp_path) == ["x.nc"]
 
 
-def test_a_result_that_finds_no_room_takes_one_line_and_is_kept_elsewhere(tmp_path, monkeypatch, capsys):
+REPORT = ["report", "--widths", "2,4,1", "--activation", "step", "--networks", "0", "--trained", "0", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "start"),
+    [
+        (["critical", "tanh"], "x.csv", "activation,C_b"),
+        pytest.param(REPORT, "x.html", "<!doctype html>", marks=pytest.mark.full),
+    ],
+)
+def test_a_result_that_finds_no_room_takes_one_line_and_is_kept_elsewhere(
+    command, name, start, tmp_path, monkeypatch, capsys
+):
     room, full = tmp_path / "room", tmp_path / "full"
     room.mkdir(), full.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(room))
-    (full / "x.csv").write_text("old")
+    (full / name).write_text("old")
     if os.getuid():
         full.chmod(0o500)
     # the folder is there when the command begins and cannot be written to when it ends
     monkeypatch.setattr("widthwise.files.os.replace", lambda part, to: _replace_but_in(full, part, to))
     monkeypatch.setattr("widthwise.cli.output.os.access", lambda *asked: True)
-    assert main(["critical", "tanh", "--out", str(full / "x.csv")]) == 2
+    assert main([*command, "--out", str(full / name)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "x.csv' could not be written (No space left on device; the result is in '" in err
-    (kept,) = room.rglob("x.csv")
-    assert kept.read_text().startswith("activation,C_b")
-    assert (full / "x.csv").read_text() == "old"
-    assert os.listdir(full) == ["x.csv"]
+    assert f"{name}' could not be written (No space left on device; the result is in '" in err
+    (kept,) = room.rglob(name)
+    assert kept.read_text().startswith(start)
+    assert (full / name).read_text() == "old"
+    assert os.listdir(full) == [name]
 
 
 def _replace_but_in(full, part, to, replace=os.replace):

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from peak_memory import growth
 
 import widthwise as ww
 from widthwise.activations import evaluate, resolve
@@ -10,6 +11,7 @@ from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, U
 from widthwise.gaussian.four_point import FAMILIES, four_point
 from widthwise.gaussian.four_point.families import assignments
 from widthwise.gaussian.four_point.orthants import orthant_route
+from widthwise.gaussian.four_point.plane_moments import kinked_moments
 from widthwise.gaussian.four_point.planes import plane_route
 from widthwise.gaussian.four_point.sampling import sample_route
 
@@ -179,3 +181,13 @@ def test_collinear_inputs_of_a_kinked_activation_lie_on_a_line():
     found = four_point(SLOPED, K, ((0, 0, 0, 0),), method="planes").full(0, 0, 0, 0)[0, 1, 2, 3]
     exact = np.prod([np.asarray(SLOPED(s * u)) for s in scale], axis=0) @ weight
     assert abs(found - exact) <= 1e-11 * abs(exact)
+
+
+def test_planes_of_large_inputs_take_bounded_memory():
+    place, K = np.array([0]), 1e10  # softsign turns within 1e-5 of zero: 1,600 nodes for each of 3,000
+    taken = growth(
+        lambda: kinked_moments(
+            resolve("softsign"), ((0, 0),), ((0, 0, 0, 0),), 64, np.sqrt([K, K]), place, place + 1, np.array([0.5])
+        )
+    )
+    assert taken < 1000  # MiB; all at once would be 5,000

@@ -1,18 +1,17 @@
 """Hostile values for every argument of every public function: a line that names it, or an answer; nothing else."""
 
 import inspect
+import os
 
 import pytest
 from public_calls import CALLS
 from reliability import OUTCOMES, hostile_outcomes
+from soak import WRONG, drawn, made, soak, somewhere_else
 
 import widthwise as ww
 
-#: Public names whose values are not calls: results, errors, sklearn's own checks, files (tested by themselves).
-ELSEWHERE = {
-    "Advice", "Comparison", "Critical", "FiniteWidthRegressor", "NNGPRegressor", "NTKClassifier", "NTKRegressor",
-    "NewtonStep", "NotCritical", "WidthwiseError", "load", "save",
-}  # fmt: skip
+#: Public names whose values are not calls: results and errors.
+ELSEWHERE = {"Advice", "Comparison", "Critical", "NewtonStep", "NotCritical", "WidthwiseError"}
 #: One function of each kind in the ordinary run; `make test-full` takes all.
 QUICK = ("ResMLP", "theory", "critical", "compare", "special.chernoff_bound")
 
@@ -29,3 +28,72 @@ def test_hostile_values_are_named_or_answered(name):
 def test_every_public_function_is_called():
     public = {name for name in ww.__all__ if callable(getattr(ww, name)) and not inspect.ismodule(getattr(ww, name))}
     assert public - ELSEWHERE <= set(CALLS)
+
+
+LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh')"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("load", {"path": "HOSTILE['[[]]']()"}),
+        ("load", {"path": "'a' * 10**5"}),
+        ("load", {"path": "'a\\0'"}),
+        ("save", {"path": "NET"}),
+        ("save", {"path": "'a' * 10**5"}),
+        ("save", {"dataset": "X"}),
+        ("NTKClassifier", {"random_state": "np.array([1.0])"}),
+        ("NTKRegressor", {"solver": "np.array(['a', 'b'])"}),
+        ("NTKRegressor", {"solver": "'cg'", "tolerance": "Opaque"}),
+        ("NNGPRegressor", {"choose": "np.array(['a', 'b'])"}),
+        ("FiniteWidthRegressor", {"hidden_layers": "10**30"}),
+        ("measure", {"net": RESIDUAL, "statistics": "['A']", "layers": "'all'"}),
+        ("couplings", {"X": "theory()"}),
+        ("expectation", {"activation": "'relu6'", "K_ab": "3.72e-06", "K_bb": "1.92e-06", "orders": "(0, 3)"}),
+        ("exact.kurtosis_by_depth", {"net": "ww.MLP([2, 8, 8, 1], 'softshrink')", "x": "1e-6 * X[0]"}),
+        ("NTKClassifier", {"y": "[0, 0, 0]"}),
+        ("train", {"net": "ww.MLP([2, 8, 8, 8, 1], 'quadratic')", "X_test": "np.array([[1e5, 1e5]])"}),
+        ("advise", {"net": LONE}),
+        ("criticality.equalise", {"net": LONE}),
+        ("criticality.layer_shares", {"net": LONE}),
+        ("exact.bayesian_interpolation", {"net": LONE}),
+        ("exact.deep_linear", {"net": LONE}),
+        ("exact.scale_free_moments", {"net": LONE}),
+        ("special.expected_kinks", {"net": LONE}),
+        ("special.relu_derivative_law", {"net": LONE}),
+        ("special.relu_ntk_moments", {"net": LONE}),
+        ("special.relu_path_moments", {"net": LONE}),
+    ],
+)
+def test_what_the_soak_found_is_answered_or_refused(name, arguments):
+    with somewhere_else():
+        found = made(name, arguments)
+    assert found[0] not in WRONG, found
+
+
+def test_the_soak_draws_the_same_calls_again():
+    assert drawn(1, 5) == drawn(1, 5) != drawn(2, 5)
+
+
+def test_the_soak_sees_and_shrinks_a_failure(monkeypatch, tmp_path):
+    def broken(K, C_W, C_b):
+        return {}[C_W] if C_W < 0 else K
+
+    monkeypatch.setitem(CALLS, "broken", (lambda: broken, lambda: {"K": 1.0, "C_W": 1.0, "C_b": 0.0}))
+    monkeypatch.setattr("soak.drawn", lambda seed, number: ("broken", {"K": "2.0", "C_W": "-1", "C_b": "3"}))
+    record, failures = soak(0.2, 0, tmp_path / "log.jsonl")
+    assert record.outcomes["foreign exception"] == record.calls > 1
+    assert [failure["arguments"] for failure in failures] == [{"C_W": "-1"}]
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        5.0,
+        pytest.param(3600 * float(os.environ.get("SOAK_HOURS", 2)), marks=[pytest.mark.full, pytest.mark.timeout(0)]),
+    ],
+)
+def test_random_calls_are_answered_or_refused(seconds, tmp_path):
+    record, failures = soak(seconds, 7, tmp_path / "failures.jsonl")
+    assert not failures, "\n".join(map(str, failures))
+    assert record.flat(), record.growth()

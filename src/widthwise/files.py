@@ -6,8 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from widthwise.errors import InvalidInput, NotWritten
 
@@ -15,6 +16,13 @@ if sys.platform == "win32":
     fcntl = None
 else:
     import fcntl
+
+
+def check_path(argument: str, path: Any, expected: str) -> Path:
+    """A path, in a text or as an object; anything else is refused by the name of the argument."""
+    if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
+        return Path(path)
+    raise InvalidInput(argument, repr(path), expected)
 
 
 @contextmanager
@@ -42,7 +50,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise NotWritten(path, error.strerror or str(error)) from error
     finally:
         if not direct:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # a name that is too long cannot be removed either
+                part.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

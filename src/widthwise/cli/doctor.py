@@ -29,12 +29,12 @@ class CheckResult:
 
     check: str
     found: str
-    todo: str = ""
+    remedy: str = ""
     wrong: bool = False
 
     @property
     def verdict(self) -> str:
-        return "wrong" if self.wrong else "note" if self.todo else "ok"
+        return "wrong" if self.wrong else "note" if self.remedy else "ok"
 
 
 def versions() -> str:
@@ -54,7 +54,7 @@ def doctor(output: OutputOptions) -> int:
     check_output(output)
     found = [finding for check in CHECKS for finding in _findings_of(check)]
     wrong = sum(finding.wrong for finding in found)
-    rows = [(finding.check, finding.verdict, finding.found, finding.todo) for finding in found]
+    rows = [(finding.check, finding.verdict, finding.found, finding.remedy) for finding in found]
     closing = f"{wrong} of {len(found)} checks found something wrong." if wrong else "Nothing is wrong."
     emit(Records(("check", "verdict", "found", "what to do"), rows, (closing,)), output)
     return int(wrong > 0)
@@ -132,8 +132,8 @@ def memory() -> Iterator[CheckResult]:
     from widthwise.memory import available_bytes, readable
 
     free = available_bytes()
-    todo = "" if free >= LITTLE_MEMORY else "Close other programs: what does not fit is refused."
-    yield CheckResult("memory", f"{readable(free)} available", todo)
+    remedy = "" if free >= LITTLE_MEMORY else "Close other programs: what does not fit is refused."
+    yield CheckResult("memory", f"{readable(free)} available", remedy)
 
 
 def threads() -> Iterator[CheckResult]:

@@ -212,10 +212,14 @@ def axis(name: str, text: str) -> Any:
     """Values of an axis: 0.5:3:26 is 26 values from 0.5 to 3; otherwise numbers separated by commas."""
     import numpy as np
 
+    from widthwise.memory import require_memory
+
     pieces = text.split(":")
     if len(pieces) == 1:
         return np.atleast_1d(numbers(name, text))
     try:
-        return np.linspace(float(pieces[0]), float(pieces[1]), int(pieces[2]))
+        first, last, count = float(pieces[0]), float(pieces[1]), int(pieces[2])
     except (ValueError, IndexError):
         raise InvalidInput(name, repr(text), "FIRST:LAST:COUNT, or numbers separated by commas") from None
+    require_memory(8 * count, f"{count} values of {name}", "Take fewer.")
+    return np.linspace(first, last, max(count, 0))

@@ -87,11 +87,11 @@ def emit(result: xr.Dataset | Records, output: OutputOptions) -> None:
 
     if isinstance(result, Records) or output.out is None:
         raise InvalidInput("--format", "'netcdf'", "table, json or csv: this result is no Dataset")
-    _keep(partial(save, result), output.out)
+    keep(partial(save, result), output.out)
     remark(output, f"written: {output.out}")
 
 
-def _keep(write: Callable[[Path], object], path: Path) -> None:
+def keep(write: Callable[[Path], object], path: Path) -> None:
     """Write to a path; where that cannot be, a result that took long to compute is kept elsewhere."""
     try:
         write(path)
@@ -109,7 +109,7 @@ def write_result(text: str, output: OutputOptions) -> None:
     if output.out is None:
         put(text)
         return
-    _keep(lambda path: files.write_text(path, text), output.out)
+    keep(lambda path: files.write_text(path, text), output.out)
     remark(output, f"written: {output.out}")
 
 

@@ -15,9 +15,10 @@ import typer
 
 from widthwise.cli.kernels import Networks, Seed
 from widthwise.cli.options import OutputOptions, StudyOptions, TrainingOptions
-from widthwise.cli.output import Records, check_output, emit, remark, require_folder
+from widthwise.cli.output import Records, check_output, emit, keep, remark, require_folder
 from widthwise.errors import InvalidInput
 from widthwise.extras import require_extra
+from widthwise.files import write_text
 from widthwise.interrupts import INTERRUPTED, before_leaving
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
@@ -38,9 +39,9 @@ def report(
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
     require_folder("--out", out)
-    for name, count in (("--networks", networks), ("--trained", trained)):
-        if count == 1:
-            raise InvalidInput(name, "1", "0 for none, or at least 2 networks: one has no scatter")
+    for name, count, least in (("--networks", networks, 2), ("--trained", trained, 3)):
+        if count:  # 0 for none
+            import_module("widthwise.network").check_networks(count, least, name)
     import_module("matplotlib").use("Agg")
     pages = import_module("widthwise.report")
     if source is not None:
@@ -48,7 +49,10 @@ def report(
     else:
         what = study.study(algorithm=training.chosen(), networks=networks, trained=trained, seed=seed)
     tell = partial(remark, OutputOptions(quiet=quiet))
-    pages.write_report(what, out, tell=tell)
+    found = pages.find(what, tell)
+    tell("report: figures")
+    text = pages.page(found)
+    keep(lambda path: write_text(path, text), out)
     tell(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -132,10 +136,11 @@ def explore(
     address: Annotated[str, typer.Option("--address", help="Where to listen; this machine only by default.")] = (
         "127.0.0.1"
     ),
+    visitors: Annotated[int, typer.Option("--visitors", help="Pages open at once; others have to wait.")] = 20,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open a browser.")] = True,
     quiet: Quiet = False,
 ) -> int:
     """Serve the explorer: a web page with sliders for a network and live theory beside sampled networks."""
     require_extra("explorer", "explore")
-    import_module("widthwise.explorer").serve(port=port, address=address, show=show)
+    import_module("widthwise.explorer").serve(port=port, address=address, visitors=visitors, show=show)
     return INTERRUPTED  # which is how a server ends

@@ -14,11 +14,11 @@ import numpy as np
 
 from widthwise.criticality import learning_rates
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL, Critical, critical
-from widthwise.criticality.depth_width import DepthWidth, depth_width
+from widthwise.criticality.depth_width import DepthWidth, check_deepest, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.snippets import snippets
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
-from widthwise.network import MLP
+from widthwise.network import MLP, plain
 
 
 def text_report(advice: Advice) -> str:
@@ -282,6 +282,7 @@ def advise(
     >>> print(report.text.splitlines()[0])
     50 layers of width 128, tanh: signals or gradients explode.
     """
+    net, deepest = plain(net, "criticality"), check_deepest(deepest)
     rows = learning_rates.checked_rows(net, X)
     few = _evenly_spaced(rows, _ROWS_FOLLOWED)
     where = "one input with x·x/n_0 = 1" if X is None else f"{len(few)} of {len(rows)} inputs"

@@ -79,14 +79,14 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
     (0.09, 0.45, 21)
     """
-    net = plain(net, "criticality")
+    net, deepest = plain(net, "criticality"), check_deepest(deepest)
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(*net.activations))
     # powers of four, so that one compiled program serves many widths
     fourfold = 4 ** math.ceil(math.log(max(4 * net.n, 64, net.depth), 4) - 1e-9)
-    depth = max(net.depth, min(fourfold, _DEEPEST) if deepest is None else check_integer("deepest", deepest, 1))
+    depth = max(net.depth, min(fourfold, _DEEPEST) if deepest is None else deepest)
     require_layers(depth)
     # layers like the last one, behind hidden layers like the last one
     more, last = depth - net.depth, net.activations[-1]
@@ -102,6 +102,13 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
         at["A"] + 2.0 * at["B"] if "A" in at else math.nan, at["G1"], at.get("H1", math.nan),
         int(beyond[0]) + 1 if len(beyond) else None, deep.depth,
     )  # fmt: skip
+
+
+def check_deepest(deepest: Any) -> int | None:
+    """A number of layers that fits into memory, or None."""
+    if deepest is not None:
+        require_layers(check_integer("deepest", deepest, 1))
+    return deepest
 
 
 def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:

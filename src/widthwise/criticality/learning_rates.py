@@ -15,7 +15,7 @@ from widthwise.criticality.moments import profile
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.memory import require_layers
+from widthwise.memory import require_layers, require_memory
 from widthwise.network import MLP, Network, check_inputs, check_integer, plain
 
 
@@ -39,8 +39,8 @@ class LayerFlow:
 
 def checked_rows(net: MLP, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
-    net = plain(net, "criticality")
     if X is None:
+        require_memory(8 * net.widths[0], f"an input of {net.widths[0]} features", "Take narrower inputs.")
         return np.ones((1, net.widths[0]))
     rows = check_inputs(X, net.widths[0])
     dead = np.flatnonzero(~rows.any(axis=1))
@@ -98,6 +98,7 @@ def layer_shares(net: MLP, X: Any = None) -> Shares:
     >>> shares.weights.tolist(), shares.total
     ([1.0, 1.0, 1.0], 3.0)
     """
+    net = plain(net, "criticality")
     return _shares_at(net, *_per_rate(net, checked_rows(net, X)))
 
 
@@ -135,6 +136,7 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
     >>> float(rates.before.layers[0] / rates.before.layers[-1]) < 0.2
     True
     """
+    net = plain(net, "criticality")
     theta_b, theta_W = non_negative(theta_b, "theta_b"), non_negative(theta_W, "theta_W")
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")

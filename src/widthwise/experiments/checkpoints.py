@@ -92,8 +92,11 @@ class SavedRun:
         about = {"about": np.asarray(json.dumps(self.about)), "contents": np.asarray(_contents(arrays))}
         try:
             # also written by the thread that answers Ctrl-C
-            with self._writing, replacing(self.path) as part, open(part, "wb") as file:
-                np.savez(file, **about, **arrays)  # pyright: ignore[reportArgumentType]
+            with self._writing, replacing(self.path) as part, zipfile.ZipFile(part, "w") as archive:
+                for name, array in (about | arrays).items():
+                    # not by np.savez: that of numpy 2.0 leaves the archive open where the disk is full
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                        np.lib.format.write_array(entry, array, allow_pickle=False)
         except NotWritten as error:
             if not self.warned:
                 warnings.warn(

@@ -178,6 +178,11 @@ def _part_of(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initi
     asked = [name for name in names if name in CORRECTIONS]
     net = simplified(net)
     tensors = check_statistics(net.activations, asked) if net.depth > 1 else ()
+    if tensors and not isinstance(net.layers[-1], Dense):
+        raise NoRule(
+            "layers", f"'all', with {', '.join(asked)} at {net.layers[-1]!r}", "tensors at dense layers alone",
+            "Take layers='last', or statistics=['K', 'Theta'].",
+        )  # fmt: skip
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)
     drawn = initialisation[: sum(isinstance(step, Dense) for step in net.steps)]

@@ -97,13 +97,18 @@ def went_wrong(name: str, indices: np.ndarray, wrong: np.ndarray) -> Sums:
     return {name: np.asarray(wrong.sum()), f"{name}_indices": indices[wrong][:REMEMBERED]}
 
 
+#: Numbers from here on count as not finite: sums of their squares are not.
+_SQUARED_IS_FINITE = 1e150
+
+
 def finite_networks(seen: Any) -> np.ndarray:
-    """Which networks have finite numbers only, in arrays with the networks first.
+    """Which networks have finite numbers only, and finite squares, in arrays with the networks first.
 
     >>> finite_networks({"K": np.array([[1.0, np.inf], [2.0, 3.0]]), "z": np.zeros(2)}).tolist()
     [False, True]
     """
-    return np.all([np.isfinite(rows.reshape(len(rows), -1)).all(axis=1) for rows in jax.tree.leaves(seen)], axis=0)
+    flat = [np.abs(rows.reshape(len(rows), -1)) for rows in jax.tree.leaves(seen)]
+    return np.all([(rows < _SQUARED_IS_FINITE).all(axis=1) for rows in flat], axis=0)
 
 
 class Estimate(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import re
 import socket
 import threading
 import time
@@ -70,6 +71,7 @@ def serve(
     """
     port = check_integer("port", port, 0, 65535, "a port from 1 to 65535, or 0 for a free one")
     visitors = check_integer("visitors", visitors, 1, 1000, "a whole number of visitors from 1 to 1000")
+    _check_hosts(address, origins)
     port = _listening_port(address, port)
     matplotlib.use("Agg")
     if warm_up:
@@ -88,6 +90,15 @@ def serve(
         asyncio.get_running_loop()  # that of a notebook, which serves from now on
     except RuntimeError:
         server.io_loop.start()
+
+
+def _check_hosts(address: str, origins: tuple[str, ...]) -> None:
+    """Bokeh tells names from ports by the one colon between them, and so knows no addresses of IPv6."""
+    hosts = [("address", address, "", "the name of this machine or an IPv4 address")]
+    hosts += [("origins", origin, r"(:\d+)?", "HOST:PORT, the host by its name or IPv4 address") for origin in origins]
+    for argument, host, port, expected in hosts:
+        if not (isinstance(host, str) and re.fullmatch(rf"[^:\s]+{port}", host)):
+            raise InvalidInput(argument, repr(host), expected, "Take 127.0.0.1 for this machine, 0.0.0.0 for all.")
 
 
 def _listening_port(address: str, port: int) -> int:

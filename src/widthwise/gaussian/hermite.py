@@ -180,6 +180,7 @@ def _atom_coefficients(activation: Activation, order: int, scale: np.ndarray, te
     for atom in activation.atoms(order):
         s, u = atom.order, atom.position / scale
         density = np.exp(-0.5 * u * u) / sqrt(2.0 * np.pi)
+        u = np.where(density > 0.0, u, 0.0)  # where there is no density, polynomials may overflow
         growth = np.sqrt(np.prod([k + j for j in range(1, s + 1)], axis=0)) if s else 1.0
         total += atom.weight * (density / scale ** (s + 1))[:, None] * basis(u, terms + s)[s:].T * growth
     return total

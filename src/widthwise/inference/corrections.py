@@ -175,7 +175,15 @@ def warn_if_large(net: Network, what: str, leading: float, correction: float, sc
 def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     features, outputs = check_network(net).widths[0], net.widths[-1]
     X = check_inputs(X_train, features, "X_train")
-    return X, check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
+    y, tests = check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
+    # the kernel of the test inputs, their covariance, and that by outputs
+    of_a_pair = 8 * (2 + outputs**2)
+    require_memory(
+        of_a_pair * len(tests) ** 2,
+        f"covariances of {len(tests)} test inputs",
+        lambda limit: f"What would fit: {math.isqrt(limit // of_a_pair)} test inputs at a time.",
+    )
+    return X, y, tests
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:

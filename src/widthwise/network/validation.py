@@ -66,10 +66,10 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_networks(networks: Any, least: int = 2) -> int:
+def check_networks(networks: Any, least: int = 2, name: str = "networks") -> int:
     """How many networks: each has a number of 32 bits, which its random key is made of."""
     largest = 2**32 - 1
-    return check_integer("networks", networks, least, largest, f"an integer of at least {least}, at most {largest}")
+    return check_integer(name, networks, least, largest, f"an integer of at least {least}, at most {largest}")
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
@@ -211,6 +211,8 @@ def real_array(values: object, name: str) -> np.ndarray:
         array = np.asarray(_detached(values))
     except ValueError as error:
         raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
+    except TypeError as error:
+        raise InvalidInput(name, type(values).__name__, "an array of numbers") from error
     if np.iscomplexobj(array):
         raise InvalidInput(
             name, f"complex numbers ({array.dtype})", "real numbers", f"Pass {name}.real if that is meant."

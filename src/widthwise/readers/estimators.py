@@ -16,8 +16,9 @@ from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
-from widthwise.memory import require_memory
-from widthwise.network import MLP, GradientFlow, check_integer
+from widthwise.memory import require_layers, require_memory
+from widthwise.network import MLP, GradientFlow, check_integer, check_seed
+from widthwise.network.validation import is_one_of
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
 need("sklearn", "readers", "this estimator")
@@ -37,13 +38,19 @@ NEW = 1e-8
 _VOTE_NODES, _VOTE_WEIGHTS = special.roots_hermitenorm(48)
 
 
+def check_random_state(estimator: Any) -> int:
+    """The seed of an estimator; None, which scikit-learn allows, is 0."""
+    return 0 if estimator.random_state is None else check_seed(estimator.random_state, "random_state")
+
+
 def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = ANY_WIDTH) -> tuple[MLP, float]:
     """Network and noise of an estimator: as given, or chosen by evidence on at most `evidence_points` inputs."""
     hidden, noise = check_integer("hidden_layers", estimator.hidden_layers, 0), estimator.noise
     if not (isinstance(noise, int | float) and 0.0 <= noise < float("inf")):
         raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
-    if estimator.choose not in (None, "evidence"):
+    if estimator.choose is not None and not is_one_of(estimator.choose, ("evidence",)):
         raise UnknownName.of("choose", estimator.choose, ("evidence",), ", or None")
+    require_layers(hidden)
     fewest = hidden if estimator.choose is None else min(1, hidden)
     nets = [
         MLP.ntk([X.shape[1], *[width] * depth, y.shape[1]], estimator.activation, estimator.C_b, estimator.C_W)
@@ -52,7 +59,7 @@ def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = AN
     if estimator.choose is None:
         return nets[0], float(noise)
     points = check_integer("evidence_points", estimator.evidence_points, 2)
-    some = np.random.default_rng(estimator.random_state).permutation(len(X))[:points]
+    some = np.random.default_rng(check_random_state(estimator)).permutation(len(X))[:points]
     choice = choose_by_evidence(nets, X[some], y[some], estimator._kernel)
     return choice.net, choice.noise
 
@@ -83,7 +90,7 @@ class InfiniteWidthEstimator(BaseEstimator):
     def _fit_kernel(self, X: np.ndarray, y: np.ndarray) -> None:
         """Solve for the dual coefficients of targets y (inputs, outputs)."""
         self.net_, self.noise_ = choose_network(self, X, y)
-        kernel, seed = Kernel(self.net_, self._kernel), int(self.random_state or 0)
+        kernel, seed = Kernel(self.net_, self._kernel), check_random_state(self)
         self._solver = make_solver(kernel, X, self.noise_, self.solver, self.tolerance, seed)
         self.X_fit_, self.dual_coef_ = X, self._solver.solve(y)
         self.solver_, self.n_iter_ = self._solver.name, max(1, self._solver.iterations)
@@ -225,7 +232,7 @@ class NTKClassifier(ClassifierMixin, InfiniteWidthEstimator):
         self._labels = LabelBinarizer(neg_label=-1, pos_label=1).fit(y)
         self.classes_ = self._labels.classes_
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class, {self.classes_[0]!r}; expected at least two")
+            raise InvalidInput("y", f"one class, {self.classes_[0]!r}", "at least two classes")
         targets = np.asarray(self._labels.transform(y), float)
         self.intercept_ = targets.mean(axis=0)
         self._fit_kernel(X, targets - self.intercept_)

@@ -27,6 +27,7 @@ from widthwise.flow.kernels.kernel_flow import diagonal_flow, kernel_flow
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP, PER_LAYER
+from widthwise.network.validation import LEAST, check_real, is_one_of
 
 #: Rows of a kernel that conjugate gradients hold at once.
 KERNEL_ROWS = 384
@@ -124,10 +125,11 @@ def make_solver(
     >>> bool(np.allclose(exact.solve(X), iterative.solve(X), rtol=1e-4))
     True
     """
+    if not is_one_of(solver, ("auto", "cholesky", "cg")):
+        raise UnknownName.of("solver", solver, ("auto", "cholesky", "cg"))
+    tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if solver == "auto":
         solver = "cholesky" if 16 * len(X) ** 2 < max(1 << 26, available_bytes() // 2) else "cg"
-    if solver not in ("cholesky", "cg"):
-        raise UnknownName.of("solver", solver, ("auto", "cholesky", "cg"))
     return Exact(kernel, X, ridge) if solver == "cholesky" else Iterative(kernel, X, ridge, tolerance, seed)
 
 

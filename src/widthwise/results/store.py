@@ -8,7 +8,7 @@ from pathlib import Path
 import xarray as xr
 
 from widthwise.errors import InvalidInput
-from widthwise.files import replacing
+from widthwise.files import check_path, replacing
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
@@ -20,8 +20,10 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     ...     ww.load(ww.save(ds, folder + "/kernels.nc")).identical(ds)
     True
     """
-    target = Path(path)
-    if not target.parent.is_dir():
+    if not isinstance(dataset, xr.Dataset):
+        raise InvalidInput("dataset", repr(dataset), "an xarray.Dataset, as theory, measure, predict and train return")
+    target = check_path("path", path, "the path of a NetCDF file to write")
+    if not os.path.isdir(target.parent):
         raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
     # made in memory: HDF5 ends in a segmentation fault where it cannot write to a disk
     image = dataset.to_netcdf(engine="h5netcdf")
@@ -32,8 +34,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read a Dataset written by `save`, into memory."""
-    source = Path(path)
-    if not source.is_file():
+    source = check_path("path", path, "the path of a NetCDF file")
+    if not os.path.isfile(source):
         raise InvalidInput("path", f"'{source}'", "an existing NetCDF file")
     try:
         with xr.open_dataset(source, engine="h5netcdf") as dataset:

@@ -142,7 +142,7 @@ def bayesian_interpolation(net: MLP, X: ArrayLike, y: ArrayLike) -> Interpolatio
     >>> round(float(mean[0]), 6), round(float(covariance[0, 0]), 4), fit.effective_depth
     (0.5, 0.5365, 1.0)
     """
-    check_linear(net)
+    net = check_linear(net)
     if any(net.C_b):
         raise InvalidInput("net", "a network with biases", "C_b = 0", "With biases, use posterior(order=1).")
     if net.widths[-1] != 1 or min(net.C_W) == 0.0:

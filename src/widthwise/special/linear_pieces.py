@@ -241,7 +241,8 @@ def expected_kinks(net: MLP, a: ArrayLike, b: ArrayLike) -> np.ndarray:
     >>> expected_kinks(MLP([1, 50, 50, 1], "relu", C_b=1.0, C_W=2.0), [-0.5 ** 0.5], [0.5 ** 0.5]).round(3)
     array([25.   , 19.591])
     """
-    slopes = homogeneous(plain(net, "expected kinks").activation.closed)
+    net = plain(net, "expected kinks")
+    slopes = homogeneous(net.activation.closed)
     if slopes is None or slopes[2] != 1 or slopes[0] == slopes[1]:
         raise InvalidInput("net", f"activation {net.activation.name}", "relu or leaky_relu")
     points = np.stack([check_one_input(a, net.widths[0], "a"), check_one_input(b, net.widths[0], "b")])

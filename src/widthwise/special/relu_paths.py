@@ -45,7 +45,7 @@ def slopes_at_zero(net: MLP) -> tuple[float, float]:
     >>> slopes_at_zero(MLP([1, 2, 1], "relu"))
     (0.5, 0.5)
     """
-    slopes = homogeneous(plain(net, "sums over paths").activation.closed)
+    slopes = homogeneous(net.activation.closed)
     if slopes is None or slopes[2] != 1:
         raise InvalidInput("net", f"activation {net.activation.name}", "relu, leaky_relu or linear")
     plus, minus = slopes[:2]
@@ -70,6 +70,7 @@ def relu_path_moments(net: MLP, direction: ArrayLike | int = 0, kurtosis: ArrayL
     >>> moments.second, moments.kurtosis  # 2/n_0, and 3 Π (1 + 5/n_l) for Gaussian weights
     (array([0.5, 0.5, 0.5]), array([3.  , 4.5 , 6.75]))
     """
+    net = plain(net, "sums over paths")
     A_2, A_4 = slopes_at_zero(net)
     kurtoses = check_per_layer("kurtosis", kurtosis, net.depth)
     if min(kurtoses) < 1.0:
@@ -100,6 +101,7 @@ def relu_derivative_law(net: MLP, direction: ArrayLike) -> ExactLaw:
     >>> round(law.variance, 9), round(law.excess_kurtosis + 3, 6)  # 2/n_0 and 3 (1 + 5/8)²
     (1.0, 7.921875)
     """
+    net = plain(net, "sums over paths")
     slopes_at_zero(net)
     return exact_law(net.replace(C_b=0.0), check_one_input(direction, net.widths[0], "direction"))
 
@@ -110,6 +112,7 @@ def log_normal_exponent(net: MLP) -> float:
     >>> log_normal_exponent(MLP([2, 50, 100, 1], "relu"))
     0.15
     """
+    net = plain(net, "sums over paths")
     A_2, A_4 = slopes_at_zero(net)
     return (3.0 * A_4 / A_2**2 - 1.0) * float(np.sum(1.0 / np.asarray(net.widths[1:-1], float)))
 
@@ -144,6 +147,7 @@ def relu_ntk_moments(net: MLP, x: ArrayLike) -> NTKMoments:
     >>> moments.mean, moments.relative_variance.round(4)
     (array([2., 4., 6.]), array([0.    , 0.375 , 1.0017]))
     """
+    net = plain(net, "sums over paths")
     gates = slopes_at_zero(net)
     point = check_one_input(x, net.widths[0])
     K, Theta = dense_step(net.dense[0], np.full((1, 1), point @ point / net.widths[0]), 0.0)
@@ -165,6 +169,7 @@ def expected_relu_ntk(net: MLP, X: ArrayLike) -> np.ndarray:
     array([[6.    , 1.3588],
            [1.3588, 6.    ]])
     """
+    net = plain(net, "sums over paths")
     slopes_at_zero(net)
     ds = theory(net, check_inputs(X, net.widths[0]), order=1, tensors=["Theta", "H1"], layers="last")
     return ds["Theta"].values[-1] + ds["H1"].values[-1] / net.n

@@ -27,6 +27,11 @@ TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum
 #: Steps after which a network that is trained to convergence counts as not converged.
 _MAX_STEPS = {GradientFlow: 2_000, NewtonStep: 200}
 _MAX_STEPS_DESCENT = 100_000
+#: With one left out at a time, the rest have a covariance.
+LEAST_NETWORKS = 3
+#: The most that a network may take. A small network takes a microsecond a step, so these take a quarter of an hour, and
+#: networks side by side are interrupted between their trainings only.
+MOST_STEPS = 10**9
 #: Below this reduction of the variance control variates add noise, and are not used.
 NOISY = 0.5
 
@@ -57,7 +62,8 @@ def train(
     Parameters
     ----------
     X_train, y_train, X_test : as in `predict`; loss ½Σ(z−y)².
-    networks : how many to train, at least 2. Network i of a seed always starts as the same network.
+    networks : how many to train, at least 3: two have no error of their covariance. Network i of a seed always starts
+        as the same network.
     algorithm : `GradientFlow()` (default), `GradientDescent`, `NewtonStep`, `SGD`, `Momentum` or `Adam`.
     tolerance : networks trained to convergence end when every |z − y| is below it. For gradient flow it sets the
         accuracy of integration too: each step is right to 10 × tolerance, at most 1e-5, of its length.
@@ -85,7 +91,7 @@ def train(
     y = check_targets(y_train, len(X), net.widths[-1]).T
     X_test = check_inputs(X_test, net.widths[0], "X_test")
     algorithm = _check_algorithm(algorithm, len(X))
-    networks, seed = check_networks(networks), check_seed(seed)
+    networks, seed = check_networks(networks, LEAST_NETWORKS), check_seed(seed)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
     # sums of blocks for four matrices and two plain ones, those of a chunk beside them
@@ -95,13 +101,23 @@ def train(
     if max_steps is None:
         max_steps = _MAX_STEPS.get(type(algorithm), _MAX_STEPS_DESCENT)
     batch = None if batch is None else check_integer("batch", batch, 1)
-    max_steps = check_integer("max_steps", max_steps, 1)
+    max_steps = _check_steps("max_steps", max_steps)
     drawn, accuracy = check_initialisation(net, initialisation), float(np.clip(10 * tolerance, 1e-9, 1e-5))
     how = {"seed": seed, "tolerance": tolerance, "accuracy": accuracy, "max_steps": max_steps, "initialisation": drawn}
     ensemble = Ensemble.of(net, algorithm, X, y, X_test, batch, **how)
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
+
+
+def _check_steps(name: str, steps: Any) -> int:
+    if check_integer(name, steps, 1) > MOST_STEPS:
+        raise InvalidInput(
+            name, f"{steps}, of which {MOST_STEPS:.0e} take a network at least a quarter of an hour",
+            f"an integer of at most {MOST_STEPS}",
+            "steps=None ends where a network fits its targets; `predict` takes any number of steps.",
+        )  # fmt: skip
+    return steps
 
 
 def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str, Any]:
@@ -114,12 +130,12 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
         if found[name]:
             found[f"{name}_networks"] = sums[f"{name}_indices"].tolist()
     broken, late = (f"(indices {found.get(f'{name}_networks')})" for name in ("nonfinite", "unconverged"))
-    if used < 2:
+    if used < LEAST_NETWORKS:
         raise InvalidInput(
             "algorithm",
             f"{ensemble.algorithm!r}, with which {found['nonfinite']} networks end with numbers that are not finite "
             f"{broken}",
-            "at least 2 networks that stay finite",
+            f"at least {LEAST_NETWORKS} networks that stay finite",
             "Take a smaller learning rate (`max_learning_rate` gives the bound at infinite width), or wider networks.",
         )
     if found["nonfinite"]:
@@ -185,4 +201,7 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     size = getattr(algorithm, "batch_size", None)
     if size is not None and size > inputs:
         raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
+    steps = getattr(algorithm, "steps", None)
+    if steps is not None:
+        _check_steps("steps", steps)
     return algorithm

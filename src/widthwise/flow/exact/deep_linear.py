@@ -19,7 +19,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.memory import require_memory
-from widthwise.network import MLP, PER_LAYER, check_inputs, plain
+from widthwise.network import MLP, PER_LAYER, Network, check_inputs, plain
 
 LINEAR_TENSORS = ("V", "D", "A", "B", "F", "P", "Q", "R", "S", "T", "U")
 
@@ -47,7 +47,7 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     >>> flow.tensors["V"].ravel()  # n Var Ĝ = n (Π (1 + 2/n_l) − 1); the leading order is 0, 2, 4
     array([0., 2., 6.])
     """
-    check_linear(net)
+    net = check_linear(net)
     inputs = check_inputs(X, net.widths[0])
     gram = inputs @ inputs.T / net.widths[0]
     K, Theta = dense_step(net.dense[0], gram, 0.0)
@@ -69,14 +69,16 @@ def deep_linear(net: MLP, X: ArrayLike) -> DeepLinear:
     return DeepLinear(tuple(range(1, net.depth + 1)), Ks, Thetas, stacked)
 
 
-def check_linear(net: MLP) -> None:
-    """Refuse any activation but the identity."""
-    form = plain(net, "the exact law of linear networks").activation.closed
+def check_linear(net: Network) -> MLP:
+    """The network, if it has no activation but the identity; any other is refused."""
+    net = plain(net, "the exact law of linear networks")
+    form = net.activation.closed
     if not (isinstance(form, MonomialForm) and form.degree == 1):
         raise InvalidInput(
             "net", f"a network with activation {net.activation.name}", "activation 'linear'",
             "For other activations use the expansion in 1/n, or the exact law of one input.",
         )  # fmt: skip
+    return net
 
 
 def first_moments(K: np.ndarray, Theta: np.ndarray) -> PairMoments:

@@ -203,6 +203,9 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     23.42 7.5
     """
     law = exact_law(net, x)
+    dead = [layer for layer, kernel in enumerate(law.kernels, 1) if not kernel.mean > 0.0]
+    if dead:
+        raise InvalidInput("x", f"an input at which layer {dead[0]} is zero", "an input that every layer sees")
     flow = finite_flow(net, check_one_input(x, net.widths[0])[None, :], ("V",))
     widths = np.asarray(net.widths[1:-1], dtype=float)
     exact = np.array([3.0 * kernel.relative_variance for kernel in law.kernels[1:]])
@@ -226,7 +229,8 @@ def scale_free_moments(net: MLP, x: ArrayLike, order: int) -> np.ndarray:
     >>> scale_free_moments(MLP([1, 4, 4, 1], "relu", C_W=2.0), [1.0], 2)[:, 2]  # 4 (1 + 5/4)^(l−1)
     array([ 4.  ,  9.  , 20.25])
     """
-    slopes = slopes_of(plain(net, "scale-free moments").activation)
+    net = plain(net, "scale-free moments")
+    slopes = slopes_of(net.activation)
     if slopes is None:
         raise InvalidInput("net", f"activation {net.activation.name}", "linear, relu or leaky_relu", "Use exact_law.")
     order = check_integer("order", order, 0, 1000, "a whole number from 0 to 1000")

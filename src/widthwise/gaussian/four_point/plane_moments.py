@@ -221,8 +221,11 @@ def _one_kinked_plane(activation: Activation, types, placed, degrees: int, scale
     v, inner = panel_nodes(row_edges([Source(edges_z, slope * u, np.full(len(u), spread))], fixed))
     z = slope * u[:, None] + spread * v
     at_b = {order: evaluate(activation, order, z) for order in needed}
-    polynomials = basis(v, degrees) * inner
-    given = {order: np.einsum("juv,uv->ju", polynomials, g, optimize=True) for order, g in at_b.items()}
+    given, rows = {order: np.empty((degrees, len(u))) for order in needed}, max(1, _NUMBERS // (degrees * v.shape[1]))
+    for some in (slice(start, start + rows) for start in range(0, len(u), rows)):
+        polynomials = basis(v[some], degrees) * inner[some]
+        for order, g in at_b.items():
+            given[order][:, some] = np.einsum("juv,uv->ju", polynomials, g[some], optimize=True)
     weighted = basis(u, degrees) * weight
     coefficients = np.stack([(weighted * at_a[p]) @ given[q].T for p, q in types])
 
