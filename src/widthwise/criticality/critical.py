@@ -25,13 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.activations import Activation, ActivationLike, resolve
+from widthwise.criticality.blocks import PLAIN, Block
+from widthwise.criticality.fluctuations import slope_growth, variance_growth
 from widthwise.criticality.moments import OriginSeries, Profile, origin_derivatives, origin_series, profile
 from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable, UnknownName
 from widthwise.network.validation import LEAST, check_real
@@ -134,6 +137,7 @@ SCALE_INVARIANT = "scale-invariant"
 K_ZERO = "K*=0"
 HALF_STABLE = "half-stable K*>0"
 MARGINAL = "marginal K*>0"
+NORMALISED = "normalised"
 _EXPECTED = "an activation with K* = C_b + C_W⟨σ²⟩, C_b ≥ 0, and χ_∥ = χ_⊥ = 1 at some kernel that attracts"
 #: ⟨σσ''⟩ beside ⟨σ'²⟩: below this its sign is rounding.
 _NOISE = 1e-11
@@ -151,6 +155,11 @@ class Critical:
     that is no power (a_1 = 0 but b_1 ≠ 0); `p_parallel` likewise; `K` with K − K* ~ l^K; `Theta`; and `V`, `A`, `B`,
     … for each tensor over its natural scale (V/K², A/Θ², D/(KΘ), …). `stable_side` says from where the kernel flows
     to K*: "above", "below", or "neither" where it never moves.
+
+    With a skip γ < 1 the classes are those of plain layers, with the same exponents, C_b and C_W times 1 − γ², and
+    γ² + χ_∥ = γ² + χ_⊥ = 1 (`block` has the skip and the normalisation). With a normalisation the class is
+    "normalised": χ_⊥ = 1 on a whole line, C_b = C_W(⟨σ'²⟩ − ⟨σ²⟩) at unit variance if it stands before the activation,
+    of which this is the point K* = 1; sizes are forgotten at once, and kernels flow to K* from "both" sides.
     """
 
     activation: str
@@ -161,6 +170,8 @@ class Critical:
     stable_side: str
     details: dict[str, float] = field(repr=False)
     _profile: Profile = field(repr=False, compare=False)
+    block: Block = field(default=PLAIN, repr=False)
+    _sigma: Activation | None = field(default=None, repr=False, compare=False)
 
     @property
     def every_K(self) -> bool:
@@ -170,7 +181,7 @@ class Critical:
     @property
     def exponents(self) -> dict[str, float]:
         """Every exponent by name."""
-        flat = self.universality in (HALF_STABLE, MARGINAL)
+        flat = self.universality in (HALF_STABLE, MARGINAL, NORMALISED)
         p, q, k = (0.0, 0.0, 0.0) if flat else (self.details[name] for name in "pqk")
         return {"p_perp": p, "p_parallel": q, "K": 0.0 - k, **self.laws().exponent}
 
@@ -178,35 +189,69 @@ class Critical:
         """Leading growth of every tensor over its natural scale, exponent and coefficient, at equal widths.
 
         `rates` is "uniform" (λ_b and λ_W the same in every layer) or "equal" (every layer contributes equally to Θ,
-        theory §7, layer equivalence). In the scale-invariant class coefficients depend on λ_b, λ_W and K.
+        theory §7, layer equivalence). In the scale-invariant class coefficients depend on λ_b, λ_W and K. With a skip
+        or a normalisation only V, which may tend to a constant, and B have coefficients.
 
         >>> laws = critical("tanh").laws()
         >>> laws.exponent["V"], round(laws.coefficient["V"], 12)        # V/K² ≈ 2l/3
         (1.0, 0.666666666667)
         """
+        if self.universality == NORMALISED:
+            growing = dict.fromkeys(("Theta", "A", "B", "H1"), 1.0)
+            return self._with_memory(Growth(growing | dict.fromkeys(("V", "D", "F"), 0.0), {}))
         if self.universality in (HALF_STABLE, MARGINAL):
             laws = half_stable_laws(self._profile, self.K_star, self.C_W)
         else:
             laws = growth_laws(self.details, rates, lambda_b, lambda_W, K)
         # those whose recursions exist at one input (theory §1, Kinks)
         reach = max(self._profile.first_jump, 1)
-        return laws.only(tuple(name for name in CORRECTIONS if TENSORS[name].derivatives <= reach))
+        laws = laws.only(tuple(name for name in CORRECTIONS if TENSORS[name].derivatives <= reach))
+        return laws if self.block == PLAIN else self._with_memory(laws)
+
+    def _with_memory(self, laws: Growth) -> Growth:
+        """The same exponents; coefficients of V and B with what a skip makes neurons remember (theory §11)."""
+        sigma, C_W, K = self._sigma, self.C_W, self.K_star
+        assert sigma is not None
+        k, p, q = (self.details.get(name, 0.0) for name in "kpq")
+        if self.every_K:
+            K = 1.0
+        elif self.universality == K_ZERO:
+            # small kernels see the slopes at zero alone; a mirrored activation has the same moments
+            large, small = sorted(np.abs(self._profile.origin[:, 1]), reverse=True)
+            same_sign = np.prod(self._profile.origin[:, 1]) >= 0.0
+            ratio = float(small / large) if same_sign else -float(small / large)
+            sigma = resolve("linear" if ratio == 1.0 else f"leaky_relu({ratio!r})")
+            C_W, K = C_W * float(large) ** 2, 1.0
+        chi = self.details.get("chi_parallel", 1.0)
+        V = variance_growth(sigma, C_W, K, self.block, chi)
+        B = slope_growth(sigma, C_W, K, self.block) / (1.0 + 2.0 * (p + laws.exponent["Theta"]))
+        return Growth(laws.exponent, {"V": V / (1.0 - chi**2) if chi < 1.0 else V / (1.0 + 2.0 * (q - k)), "B": B})
 
 
-def critical(activation: ActivationLike, near: float | None = None) -> Critical:
+def critical(activation: ActivationLike, near: float | None = None, *, skip: float = 0.0, norm: Any = None) -> Critical:
     """The critical initialisation of an activation, by name or written in `jax.numpy` (theory §7).
 
     Looked for in this order: scale-invariant activations; K* = 0, if it attracts; K* > 0 with C_b ≥ 0, the smallest.
     With `near` given, the K* > 0 closest to it on a logarithmic scale. `NotCritical` says which condition fails and
     what comes nearest.
 
+    `skip` is γ < 1 of residual layers z' = γ z + b + W s, whose C_b and C_W it gives; with γ = 1 there is no critical
+    point but a law of growth, `depth_growth`. `norm` is a normalisation before the activation, "rms" or "ln", or
+    (kind, "pre" or "post", ε) as in `NormMLP`; K* = 1 then, or `near`.
+
     >>> point = critical("gelu")
     >>> point.universality, round(point.C_b, 8), round(point.C_W, 8), round(point.K_star, 8)
     ('half-stable K*>0', 0.17292239, 1.98305826, 3.56155281)
     >>> critical("tanh")
     Critical(activation='tanh', C_b=0.0, C_W=1.0, K_star=0.0, universality='K*=0', stable_side='above')
+    >>> point = critical("relu", skip=0.9)
+    >>> round(point.C_W, 12), round(point.laws().coefficient["V"], 2)
+    (0.38, 2.54)
+    >>> point = critical("gelu", norm="ln")                     # C_b = C_W(⟨σ'²⟩ − ⟨σ²⟩)
+    >>> point.universality, round(point.C_b, 4), round(point.C_W, 4), round(point.laws().coefficient["V"], 2)
+    ('normalised', 0.0672, 2.1937, 0.74)
     """
-    sigma = resolve(activation)
+    sigma, block = resolve(activation), Block.of(skip, norm, "critical point")
     if near is not None:
         near = check_real("near", near, "a positive kernel", least=LEAST)
     try:
@@ -221,7 +266,34 @@ def critical(activation: ActivationLike, near: float | None = None) -> Critical:
             _EXPECTED,
             "Nearest: a steep erf(bz) or tanh(bz), critical at K* = 0 with C_W = 1/σ'(0)², or relu.",
         ) from error
-    return critical_profile(shape, sigma, near)
+    normalised = block.norm is not None
+    point = _normalised(block.profile(sigma), near) if normalised else critical_profile(shape, sigma, near)
+    return point if block == PLAIN else _in_block(point, block, sigma)
+
+
+def _in_block(point: Critical, block: Block, sigma: Activation) -> Critical:
+    """A plain point as one of layers with a skip: C's, and with them how fast the flow is, times 1 − γ²."""
+    details = {name: value * (block.fresh if name in ("a", "b", "c_2", "h") else 1.0) for name, value in
+               point.details.items()}  # fmt: skip
+    if block.norm is not None:
+        details["chi_parallel"] = block.skip**2 + block.fresh * details["chi_parallel"]
+    return replace(point, C_b=block.fresh * point.C_b, C_W=block.fresh * point.C_W, details=details, block=block,
+                   _sigma=sigma)  # fmt: skip
+
+
+def _normalised(shape: Profile, near: float | None) -> Critical:
+    """The point K* of the line χ_⊥ = 1 of a normalised layer (theory §12)."""
+    K = 1.0 if near is None else near
+    m = shape.moments(K)
+    C_W = float(1.0 / m.slope)
+    C_b = K - C_W * float(m.square)
+    if C_b < -1e-12 * K:
+        raise NotCritical(
+            "activation", f"{shape.name}, for which χ_⊥ = 1 needs C_b = {C_b:.4g} < 0", "one with ⟨s'²⟩ K ≥ ⟨s²⟩",
+            f"Nearest: C_b = 0, where χ_⊥ = {K * float(m.slope / m.square):.4g} whatever C_W is.",
+        )  # fmt: skip
+    details = {"chi_parallel": C_W * float(m.growth)}
+    return _made(shape, max(C_b, 0.0), C_W, K, NORMALISED, "both", details)
 
 
 def critical_profile(shape: Profile, sigma: Activation | None = None, near: float | None = None) -> Critical:

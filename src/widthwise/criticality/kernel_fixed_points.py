@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.activations import ActivationLike, resolve
+from widthwise.criticality.blocks import Block
 from widthwise.criticality.moments import Profile, origin_series, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
@@ -153,11 +154,14 @@ class FixedPoints(Sequence[FixedPoint]):
         return at
 
 
-def fixed_points(activation: ActivationLike, C_b: float, C_W: float) -> FixedPoints:
+def fixed_points(
+    activation: ActivationLike, C_b: float, C_W: float, *, skip: float = 0.0, norm: Any = None
+) -> FixedPoints:
     """Every K ≥ 0 with K = C_b + C_W⟨σ²⟩, up to the largest kernel at which the activation is tabulated (theory §7).
 
     g(K) − K has its extrema where χ_∥ = 1; between two of them there is at most one fixed point, and where it touches
-    zero at one the fixed point is half-stable.
+    zero at one the fixed point is half-stable. `skip` and `norm` are those of `critical`: K = γ²K + C_b + C_W⟨s²⟩, and
+    the χ's contain γ².
 
     >>> points = fixed_points("tanh", C_b=0.0, C_W=2.0)
     >>> {round(p.K, 6): p.stability for p in points}
@@ -166,9 +170,22 @@ def fixed_points(activation: ActivationLike, C_b: float, C_W: float) -> FixedPoi
     (1.6856, -9.9677)
     >>> fixed_points("relu", 0.0, 2.0).every_K, fixed_points("relu", 0.0, 2.1).runaway
     (True, True)
+    >>> round(fixed_points("gelu", C_b=0.0, C_W=0.5, skip=0.9, norm="ln")[1].chi_perp, 4)      # 0.81 + 0.19 · 1.072
+    1.0137
     """
     C_b, C_W = non_negative(C_b, "C_b"), non_negative(C_W, "C_W")
-    shape = profile(resolve(activation))
+    block = Block.of(skip, norm, "fixed point")
+    plain = _plain_fixed_points(block.profile(resolve(activation)), C_b / block.fresh, C_W / block.fresh)
+    return replace(plain, points=tuple(_in_block(block, point) for point in plain))
+
+
+def _in_block(block: Block, point: FixedPoint) -> FixedPoint:
+    """A fixed point of the plain layer as one of the layer with its skip."""
+    chi = (block.skip**2 + block.fresh * value for value in (point.chi_parallel, point.chi_perp))
+    return FixedPoint(point.K, *chi, point.stability)
+
+
+def _plain_fixed_points(shape: Profile, C_b: float, C_W: float) -> FixedPoints:
     if shape.slopes is not None:
         return _straight_fixed_points(shape, C_b, C_W)
     points = _zero_kernel(shape, C_b, C_W)

@@ -77,7 +77,7 @@ def ResMLP(
         raise InvalidInput("skip", f"{len(values)} values", f"one, or {between}, one for each of the layers 2 to L − 1")
     scales = [check_real("skip", value, "finite non-negative numbers") for value in values]
     factor = _branch(branch, sum(scale > 0.0 for scale in scales)) ** 2
-    norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[_name(entry[0])](entry[1]), "('rms' or 'ln', ε) or None")
+    norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[norm_kind(entry[0])](entry[1]), "('rms' or 'ln', ε) or None")
     learned = _affine_layers(affine)
     layers: list[Layer] = [plain.dense[0]]
     for number, (sigma, dense) in enumerate(zip(plain.activations, plain.dense[1:], strict=True)):
@@ -122,7 +122,7 @@ def NormMLP(
         kind, place, epsilon = entry
         if place not in ("pre", "post"):
             raise UnknownName.of("norm", place, ("pre", "post"))
-        return place, NORMS[_name(kind)](epsilon)
+        return place, NORMS[norm_kind(kind)](epsilon)
 
     norms = _norms(norm, plain.depth - 1, made, "('rms' or 'ln', 'pre' or 'post', ε) or None")
     layers: list[Layer] = [plain.dense[0]]
@@ -144,10 +144,11 @@ def _affine_layers(affine: Any) -> list[Layer]:
     return [Affine(*affine)]
 
 
-def _name(kind: Any) -> str:
+def norm_kind(kind: Any) -> str:
+    """The name of a normalisation, checked."""
     if kind in ("batch", "batch_norm", "bn"):
         raise InvalidInput("norm", repr(kind), "'rms' or 'ln'", BATCH_NORM)
-    if kind not in NORMS:
+    if not isinstance(kind, str) or kind not in NORMS:
         raise UnknownName.of("norm", str(kind), NORMS)
     return kind
 
@@ -157,7 +158,7 @@ def _norms(norm: Any, hidden: int, made: Callable[[Any], Any], expected: str) ->
     if norm is None:
         return [None] * hidden
     if isinstance(norm, str):
-        return [NORMS[_name(norm)]() for _ in range(hidden)]
+        return [NORMS[norm_kind(norm)]() for _ in range(hidden)]
     if not isinstance(norm, Sequence) or len(norm) != hidden:
         got = f"{len(norm)} entries" if isinstance(norm, Sequence) else repr(norm)
         raise InvalidInput("norm", got, f"a list of {hidden}, one for each hidden layer: {expected}")
