@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from widthwise.criticality import learning_rates
+from widthwise.criticality.block_advice import BlockDesign, block_design
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL, Critical, critical
-from widthwise.criticality.depth_width import DepthWidth, check_deepest, depth_width
+from widthwise.criticality.depth_growth import DepthGrowth
+from widthwise.criticality.depth_width import DepthWidth, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.snippets import snippets
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
-from widthwise.network import MLP, plain
+from widthwise.network import MLP, Dense, Network, simplified
 
 
 def text_report(advice: Advice) -> str:
@@ -43,14 +45,26 @@ def html_report(advice: Advice) -> str:
 
 def _headline(advice: Advice) -> list[str]:
     net = advice.net
+    sigma = ", ".join(dict.fromkeys(one.spec for one in net.activations)) or "linear"
     hidden = sorted(set(net.widths[1:-1]))
     width = "no hidden layer" if not hidden else f"width {hidden[0]}" if len(hidden) == 1 else (
         f"widths {hidden[0]} to {hidden[-1]}")  # fmt: skip
-    return [f"{net.depth} layers of {width}, {net.activation_text}: {advice.verdict}."]
+    if isinstance(net, MLP):
+        return [f"{net.depth} layers of {width}, {net.activation_text}: {advice.verdict}."]
+    more = "" if advice.design is None else advice.design.text
+    return [f"{net.depth} layers of {width}, {sigma}{more}: {advice.verdict}."]
 
 
 def _paragraphs(advice: Advice) -> list[list[str]]:
-    parts = (_depth_lines, _fixed_point_lines, _target_lines, _rate_lines, _depth_width_lines)
+    parts = (
+        _depth_lines,
+        _layer_lines,
+        _growth_lines,
+        _fixed_point_lines,
+        _target_lines,
+        _rate_lines,
+        _depth_width_lines,
+    )
     return [lines for part in parts if (lines := part(advice))]
 
 
@@ -68,6 +82,25 @@ def _depth_lines(advice: Advice) -> list[str]:
         f"{_factor(advice.signal)}; the squared gradient that reaches the first layer is that of the last times "
         f"{_factor(advice.gradient).removeprefix('a factor ')}."
     ]
+
+
+def _layer_lines(advice: Advice) -> list[str]:
+    """K and χ_⊥ of some layers of a network with skips or normalisation."""
+    if advice.design is None or advice.flow is None:
+        return []
+    K, chi = advice.flow.K.mean(axis=1), np.exp(advice.flow.log_chi_perp).mean(axis=1)
+    some = np.unique(np.linspace(0, len(K) - 1, min(len(K), _LAYERS_SHOWN)).round().astype(int))
+    rows = [f"{layer + 1:>7}  {K[layer]:>9.4g}  {'' if not layer else f'{chi[layer - 1]:.4g}':>9}" for layer in some]
+    return [f"{'layer':>7}  {'K':>9}  {'χ_⊥':>9}", *rows]
+
+
+def _growth_lines(advice: Advice) -> list[str]:
+    """The law of growth of blocks like the last one."""
+    growth, design = advice.growth, advice.design
+    if growth is None or design is None:
+        return []
+    first = f"With more blocks like the last one (skip {design.block.skip:g}) K {growth.kernel}; squared gradients: "
+    return [f"{first}{growth.gradient}."]
 
 
 def _length(xi: float) -> str:
@@ -90,6 +123,8 @@ def _fixed_point_lines(advice: Advice) -> list[str]:
 
 def _target_lines(advice: Advice) -> list[str]:
     point = advice.critical
+    if advice.design is not None:
+        return [*advice.design.lines, *_gradient_line(advice)]
     if point is None:
         return ["No critical initialisation: " + advice.reason] if advice.reason else []
     lines = [f"Critical for this activation: C_b = {point.C_b:.10g}, C_W = {point.C_W:.10g} ({point.universality})."]
@@ -104,12 +139,16 @@ def _target_lines(advice: Advice) -> list[str]:
             f"There K falls like l^{point.exponents['K']:g} and squared gradients like l^−{point.details['p']:.4g}: "
             "powers of depth, not exponentials."
         )
-    if math.isfinite(advice.recommended_gradient):
-        lines.append(
-            f"With it the squared gradient at the first layer is that of the last times "
-            f"{_factor(advice.recommended_gradient).removeprefix('a factor ')}, before learning rates are equalised."
-        )
-    return lines
+    return [*lines, *_gradient_line(advice)]
+
+
+def _gradient_line(advice: Advice) -> list[str]:
+    if not math.isfinite(advice.recommended_gradient):
+        return []
+    return [
+        f"With it the squared gradient at the first layer is that of the last times "
+        f"{_factor(advice.recommended_gradient).removeprefix('a factor ')}, before learning rates are equalised."
+    ]
 
 
 def _rate_lines(advice: Advice) -> list[str]:
@@ -159,7 +198,7 @@ def _fluctuations(dw: DepthWidth) -> str:
 
 
 def _layer_table(advice: Advice) -> str:
-    if advice.flow is None or advice.rates is None:
+    if advice.flow is None or advice.rates is None or not isinstance(advice.rates.network, MLP):
         return ""
     head = ["layer", "K", "C_W recommended", "share of Θ before", "share after", "λ_b", "λ_W"]
     K = advice.flow.K.mean(axis=1)
@@ -172,6 +211,8 @@ def _layer_table(advice: Advice) -> str:
 
 #: Rows of X that are followed through the layers, and those on which Θ is diagonalised.
 _ROWS_FOLLOWED, _DIAGONALISED = 128, 256
+#: Layers of a network with skips or normalisation of which the text has K and χ_⊥.
+_LAYERS_SHOWN = 8
 #: C_b and C_W this close to their critical values, relatively, are critical.
 _SAME = 1e-4
 
@@ -187,10 +228,11 @@ class Advice:
     first layer over that at the last. `recommended` is the network to use instead, `rates` its learning rates,
     `learning_rate` half of the largest stable step for ½Σ(z−y)² summed over `inputs` inputs: those of X, or one.
     `output_kernel` is the variance of its outputs, the least that targets should have; `recommended_depth_width` says
-    what its depth means at its width.
+    what its depth means at its width. For networks with skips or normalisation `design` says what is recommended and
+    why, `growth` what more blocks like the last one would do, and `code` is for PyTorch.
     """
 
-    net: MLP
+    net: Network
     verdict: str
     critical: Critical | None = None
     reason: str = ""
@@ -198,9 +240,9 @@ class Advice:
     signal: float = math.nan
     gradient: float = math.nan
     fixed_point: FixedPoint | None = None
-    flow: learning_rates.LayerFlow | None = field(default=None, repr=False)
+    flow: learning_rates.LayerFlow | learning_rates.NetworkFlow | None = field(default=None, repr=False)
     depth_width: DepthWidth | None = None
-    recommended: MLP | None = None
+    recommended: Network | None = None
     recommended_gradient: float = math.nan
     recommended_depth_width: DepthWidth | None = None
     output_kernel: float = math.nan
@@ -208,6 +250,8 @@ class Advice:
     learning_rate: float = math.nan
     inputs: int = 1
     measured_on: str = ""
+    design: BlockDesign | None = None
+    growth: DepthGrowth | None = None
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -243,8 +287,10 @@ class Advice:
             "fixed_point": own("fixed_point", "K", "chi_parallel", "chi_perp", "xi_parallel", "xi_perp", "stability"),
             "critical": own("critical", "C_b", "C_W", "K_star", "universality", "exponents"),
             "depth_width": own("depth_width", *depth_width),
+            "growth": None if self.growth is None else str(self.growth),
             "recommended": None if rates is None else {
-                "C_b": rates.network.C_b, "C_W": rates.network.C_W, "lambda_b": rates.lambda_b,
+                "C_b": dense_numbers(rates.network, "C_b"), "C_W": dense_numbers(rates.network, "C_W"),
+                "lambda_b": rates.lambda_b,
                 "lambda_W": rates.lambda_W, "learning_rate": self.learning_rate, "inputs": self.inputs,
                 "gradient_log10": self.recommended_gradient, "output_kernel": self.output_kernel,
                 "depth_width": own("recommended_depth_width", *depth_width),
@@ -262,17 +308,20 @@ class Advice:
 
 
 def advise(
-    net: MLP,
+    net: Network,
     X: Any = None,
     *,
     deepest: int | None = None,
-    largest_step: Callable[[MLP, np.ndarray], float] = learning_rates.largest_stable_step,
+    largest_step: Callable[[Network, np.ndarray], float] = learning_rates.largest_stable_step,
 ) -> Advice:
     """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
 
     X (inputs, features), by default one input with x·x/n_0 = 1; of many rows, 128 are followed through the layers and
     256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them. `deepest` is that
     of `depth_width`; `largest_step(net, X)` may replace `largest_stable_step` by a faster function for the same number.
+
+    Networks with skips or normalisation, such as `ResMLP` or what `from_torch` reads, are advised on as they are built:
+    C_b, C_W and learning rates change, skips and normalisations stay.
 
     >>> report = advise(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
     >>> report.verdict
@@ -281,55 +330,87 @@ def advise(
     (1.0, 4.3, -1.8)
     >>> print(report.text.splitlines()[0])
     50 layers of width 128, tanh: signals or gradients explode.
+    >>> from widthwise.network import ResMLP
+    >>> report = advise(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
+    >>> print(report.growth)
+    K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
+    >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
+    (14.4, 0.4)
     """
-    net, deepest = plain(net, "criticality"), check_deepest(deepest)
+    net = simplified(net) if isinstance(net, Network) else net
     rows = learning_rates.checked_rows(net, X)
     few = _evenly_spaced(rows, _ROWS_FOLLOWED)
     where = "one input with x·x/n_0 = 1" if X is None else f"{len(few)} of {len(rows)} inputs"
     report = partial(Advice, net, inputs=len(rows), measured_on=where)
     flow, trouble = None, ""
     try:
-        flow = learning_rates.layer_flow(net, few)
+        flow = (learning_rates.layer_flow if isinstance(net, MLP) else learning_rates.network_flow)(net, few)
     except NotDifferentiable as error:
         return report("cannot be trained by gradients", trouble=str(error))
     except DivergentMoment as error:
         trouble = str(error)
-    point, reason = None, ""
-    try:
-        point = critical(net.activation)
-    except InvalidInput as error:
-        reason = str(error)
-    better, better_growth = _recommend(net, point, few, rows, deepest, largest_step)
-    report = partial(report, critical=point, reason=reason, **better)
+    design = None if isinstance(net, MLP) else block_design(net, _mean_square(few))
+    if design is None:
+        point, reason = _critical_or_reason(net)
+        report = partial(report, critical=point, reason=reason)
+        aimed = _critical_network(net, point, few)
+    else:
+        report = partial(report, critical=design.point, reason=design.reason, design=design, growth=design.growth)
+        aimed = design.network
+    better, better_growth = _recommend(aimed, few, rows, deepest, largest_step)
+    report = partial(report, **better)
     if flow is None:
         # the kernel leaves the range in which the activation is tabulated
         return report("signals or gradients explode", trouble=trouble, signal=math.inf, gradient=math.inf)
     signal, gradient = _growth(flow)
     # where the kernel goes if layers like the last one are added
-    points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
+    if design is None:
+        points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
+        reached = None if points is None else points.reached_from(float(flow.K[0].mean()))
+    else:
+        reached = None if design.growth is None else design.growth.fixed_point
     return report(
-        _verdict(net, point, (signal, gradient), better_growth), signal=signal, gradient=gradient, flow=flow,
-        fixed_point=None if points is None else points.reached_from(float(flow.K[0].mean())),
+        _verdict(net, aimed, (signal, gradient), better_growth), signal=signal, gradient=gradient, flow=flow,
+        fixed_point=reached,
         depth_width=_unless_refused(depth_width, net, few[len(few) // 2], deepest),
     )  # fmt: skip
 
 
-def _growth(flow: learning_rates.LayerFlow) -> tuple[float, float]:
+def _mean_square(rows: np.ndarray) -> float:
+    """x·x/n_0, averaged."""
+    return float(np.mean(np.einsum("ai,ai->a", rows, rows)) / rows.shape[1])
+
+
+def _critical_or_reason(net: MLP) -> tuple[Critical | None, str]:
+    try:
+        return critical(net.activation), ""
+    except InvalidInput as error:
+        return None, str(error)
+
+
+def _critical_network(net: MLP, point: Critical | None, few: np.ndarray) -> MLP | None:
+    """The network at its critical point; None without one, or without hidden layers."""
+    if point is None or net.depth == 1:
+        return None
+    C_W = [point.C_W] * net.depth
+    if point.universality in (HALF_STABLE, MARGINAL):
+        C_W[0] = (point.K_star - point.C_b) / _mean_square(few)
+    return net.replace(C_b=point.C_b, C_W=C_W)
+
+
+def _growth(flow: learning_rates.LayerFlow | learning_rates.NetworkFlow) -> tuple[float, float]:
     """log10 of K at the output over K at the first layer, and of Π χ_⊥; averages over inputs."""
     with np.errstate(divide="ignore", invalid="ignore"):
         signal = float(np.mean(np.log10(flow.K[-1] / flow.K[0])))
-    return signal, float(flow.log_later_perp[0].mean() / math.log(10.0))
+    return signal, float(flow.log_chi_perp.sum(axis=0).mean() / math.log(10.0))
 
 
-def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_step):
+def _recommend(better: Network | None, few, rows, deepest, largest_step):
     """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
-    if point is None or net.depth == 1:
+    if better is None:
         return {}, (math.nan, math.nan)
-    C_W = [point.C_W] * net.depth
-    if point.universality in (HALF_STABLE, MARGINAL):
-        C_W[0] = (point.K_star - point.C_b) / float(np.mean(np.einsum("ai,ai->a", few, few)) / net.widths[0])
-    better = net.replace(C_b=point.C_b, C_W=C_W)
-    rates, flow = learning_rates.equalise(better, few), learning_rates.layer_flow(better, few)
+    follow = learning_rates.layer_flow if isinstance(better, MLP) else learning_rates.network_flow
+    rates, flow = learning_rates.equalise(better, few), follow(better, few)
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)
@@ -342,13 +423,18 @@ def _recommend(net: MLP, point: Critical | None, few, rows, deepest, largest_ste
     return fields, growth
 
 
-def _verdict(net: MLP, point: Critical | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
+def dense_numbers(net: Network, name: str) -> tuple[float, ...]:
+    """C_b or C_W of every dense layer, in order."""
+    return tuple(getattr(layer, name) for layer in net.learned if isinstance(layer, Dense))
+
+
+def _verdict(net: Network, aimed: Network | None, growth: tuple[float, float], better: tuple[float, float]) -> str:
     """By C_b and C_W first, then by what happens at this depth, beyond the powers of depth of criticality itself."""
-    if point is not None and net.depth > 1:
+    if aimed is not None:
         off = (
             abs(got - target) > _SAME * max(abs(target), 1e-2)
-            for given, target in ((net.C_b, point.C_b), (net.C_W, point.C_W))
-            for got in given[1:]
+            for name in ("C_b", "C_W")
+            for got, target in list(zip(dense_numbers(net, name), dense_numbers(aimed, name), strict=True))[1:]
         )
         if not any(off):
             return "critical"

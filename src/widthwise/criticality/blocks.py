@@ -116,7 +116,7 @@ class NormalisedProfile(Profile):
         m, epsilon = self.base.moments(K), self.norm.epsilon
         square, growth, rate = m.square, m.growth, m.growth_rate
         if self.norm.kind == "ln":
-            mean, first, second = self._means(K)
+            mean, first, second = self.base.means(K)
             square = square - mean**2
             growth = growth - 2.0 * mean * first
             rate = rate - 2.0 * (first**2 + mean * second)
@@ -125,18 +125,6 @@ class NormalisedProfile(Profile):
             K, square / R, growth * epsilon / R**2, m.slope / R, m.slope_rate / R - m.slope * growth / R**2,
             (rate - 2.0 * growth**2 / R) * epsilon / R**2,
         )  # fmt: skip
-
-    def _means(self, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """⟨σ⟩ and its first two derivatives by K, by Hermite polynomials of degree 0, 2, 4 (Stein)."""
-        homogeneous = self.base.slopes is not None
-        at = np.ones(1) if homogeneous else np.maximum(np.ravel(K), 4.0**-40)
-        u = self.base.z / np.sqrt(at)[:, None]
-        weights = self.base.weights(at) * self.base.sigma[0]
-        found = [np.sum(weights * he, axis=1) for he in (np.ones_like(u), u**2 - 1.0, u**4 - 6.0 * u**2 + 3.0)]
-        scale = np.sqrt(K) if homogeneous else 1.0
-        size = np.maximum(K, 4.0**-40)
-        mean, first, second = (scale * (one[0] if homogeneous else one.reshape(K.shape)) for one in found)
-        return mean, 0.5 * first / size, 0.25 * second / size**2
 
 
 @lru_cache(maxsize=64)

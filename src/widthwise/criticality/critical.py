@@ -183,6 +183,8 @@ class Critical:
         """Every exponent by name."""
         flat = self.universality in (HALF_STABLE, MARGINAL, NORMALISED)
         p, q, k = (0.0, 0.0, 0.0) if flat else (self.details[name] for name in "pqk")
+        if self.universality == NORMALISED:
+            q = math.inf  # sizes are forgotten exponentially fast
         return {"p_perp": p, "p_parallel": q, "K": 0.0 - k, **self.laws().exponent}
 
     def laws(self, rates: str = "uniform", lambda_b: float = 1.0, lambda_W: float = 1.0, K: float = 1.0) -> Growth:

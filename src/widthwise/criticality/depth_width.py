@@ -20,15 +20,19 @@ import numpy as np
 
 from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
+from widthwise.criticality.fluctuations import fluctuations, steps_of
 from widthwise.criticality.learning_rates import checked_rows
+from widthwise.errors import DivergentMoment
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.memory import require_layers
-from widthwise.network import MLP, PER_LAYER, check_integer, check_one_input, plain
+from widthwise.network import MLP, PER_LAYER, Network, check_integer, check_network, check_one_input, simplified
 from widthwise.network.validation import check_real
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0
 _DEEPEST = 20_000
+#: The same for networks with skips or normalisation, whose memory is carried along.
+_DEEPEST_WITH_MEMORY = 1024
 _SHOWN = ("V", "A", "B", "G1", "H1")
 
 
@@ -39,7 +43,8 @@ class DepthWidth:
     `aspect_ratio` Σ 1/n_l over hidden layers (L/n at equal widths); `kernel_variance` κ = V/(nK²), so that the outputs
     have excess kurtosis 3κ; `ntk_variance` (A + 2B)/(nΘ²), NaN without Θ; `kernel_shift` G1/(nK) and `ntk_shift`
     H1/(nΘ), what finite width does to the means; `fails_at` the depth at which one of these reaches one if layers like
-    the last hidden one are added, None if that is not within `searched` layers.
+    the last hidden one are added, None if that is not within `searched` layers. With skips or normalisation both
+    shifts are NaN: `theory` of order 1 has them.
     """
 
     depth: int
@@ -70,17 +75,24 @@ class DepthWidth:
                 else "beyond the expansion")  # fmt: skip
 
 
-def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWidth:
+def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> DepthWidth:
     """L/n of a network and the fluctuations that it predicts, at one input x (features,), by default x·x/n_0 = 1.
 
-    `fails_at` is looked for within `deepest` layers, by default at least four times the width, at most 20 000.
+    `fails_at` is looked for within `deepest` layers, by default at least four times the width, at most 20 000; with
+    skips or normalisation, whose memory makes layers dearer, at most 1024.
 
     >>> report = depth_width(MLP([1] + [100] * 9 + [1], "relu", C_W=2.0))
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
     (0.09, 0.45, 21)
+    >>> from widthwise.network import ResMLP
+    >>> report = depth_width(ResMLP([1] + [100] * 51 + [1], "relu", C_W=[1.0] + [2.0] * 51, branch="1/sqrt(L)"))
+    >>> round(100 * report.kernel_variance, 2)                                # for all L: branches carry 1/L
+    15.61
     """
-    net, deepest = plain(net, "criticality"), check_deepest(deepest)
+    net = simplified(check_network(net))
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
+    if not isinstance(net, MLP):
+        return _with_memory(net, float(rows[0] @ rows[0]) / net.widths[0], deepest)
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(*net.activations))
@@ -104,11 +116,30 @@ def depth_width(net: MLP, x: Any = None, deepest: int | None = None) -> DepthWid
     )  # fmt: skip
 
 
-def check_deepest(deepest: Any) -> int | None:
-    """A number of layers that fits into memory, or None."""
+def _with_memory(net: Network, x_square: float, deepest: int | None) -> DepthWidth:
+    """The same for networks with skips or normalisation, from fluctuations along the stream (theory §11, §12)."""
+    steps_of(net)
+    searched = min(max(4 * net.n, 64), _DEEPEST_WITH_MEMORY)
     if deepest is not None:
-        require_layers(check_integer("deepest", deepest, 1))
-    return deepest
+        searched = check_integer("deepest", deepest, 1)
+    require_layers(max(searched, net.depth))
+    deep = net
+    if net.depth > 2 and net.widths[-3] == net.n:
+        # layers like the last hidden one, before the output
+        *_, below, hidden, _ = net.numbered
+        like = net.layers[below + 1 : hidden + 1] * max(searched - net.depth, 0)
+        deep = Network([*net.layers[: hidden + 1], *like, *net.layers[hidden + 1 :]])
+    end = fluctuations(net, x_square)
+    try:
+        stream = fluctuations(deep, x_square)
+    except DivergentMoment:  # kernels of the layers that were added
+        deep, stream = net, end
+    V, A, B = (float(one[-1]) / net.n for one in (end.V, end.A, end.B))
+    size = np.stack([stream.V, np.nan_to_num(stream.A + 2.0 * stream.B)]) / np.asarray(deep.widths[:-1])
+    beyond = np.flatnonzero((size >= FAILS_AT * (1.0 - 1e-12)).any(axis=0))
+    fails_at = int(beyond[0]) + 1 if len(beyond) else None
+    ratio = float(sum(1.0 / n for n in net.widths[1:-1]))
+    return DepthWidth(net.depth, net.n, ratio, V, A + 2.0 * B, math.nan, math.nan, fails_at, deep.depth)
 
 
 def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
@@ -122,13 +153,14 @@ def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:
     return m_1 * m_2 / 8.0 * kappa**2 * (1.0 - kappa * (20.0 + 3.0 * (m_1 + m_2)) / 6.0)
 
 
-def optimal_aspect_ratio(activation: ActivationLike, outputs: int = 2) -> float:
+def optimal_aspect_ratio(activation: ActivationLike, outputs: int = 2, *, skip: float = 0.0) -> float:
     """The L/n at which the truncated mutual information of m outputs is largest, 4/(20 + 3m)/ν, at criticality.
 
-    ν is the growth of V/K² per layer: 2/3 for tanh, 2 for linear, 5 for relu. See the caveats above.
+    ν is the growth of V/K² per layer: 2/3 for tanh, 2 for linear, 5 for relu. See the caveats above. With a skip γ it
+    is ν(γ), which vanishes like 1 − γ²: any L/n is within reach if 1 − γ² is in proportion to n/L.
 
     >>> round(optimal_aspect_ratio("relu") * 5 * 26, 12)
     4.0
     """
     outputs = check_integer("outputs", outputs, 2)
-    return 4.0 / (20.0 + 3.0 * outputs) / critical(activation).laws().coefficient["V"]
+    return 4.0 / (20.0 + 3.0 * outputs) / critical(activation, skip=skip).laws().coefficient["V"]

@@ -92,7 +92,8 @@ def features(activation: Activation, K: np.ndarray, norm: Norm | None = None) ->
             q[:, 1:] -= 2.0 * own[:, :1] * own[:, 1:]
             mean[:, 0] -= own[:, 0] ** 2
         R = norm.epsilon + mean[:, 0]
-        q, p, mean, rest, fourth = q / R[:, None], p / R[:, None], mean / R[:, None], rest / R[:, None, None] ** 2, fourth / R**2  # fmt: skip
+        q, p, mean = (values / R[:, None] for values in (q, p, mean))
+        rest, fourth = rest / R[:, None, None] ** 2, fourth / R**2
     (square, slope), s_prime = mean.T, p.copy()
     if before:
         # 2⟨s^α s⟩ f_α and 2⟨s'^α s'⟩ f_α: f_m = v² has degree 2, f_ν = v degree 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,11 @@ from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import K_ZERO, critical
 from widthwise.criticality.kernel_fixed_points import non_negative
 from widthwise.criticality.moments import profile
-from widthwise.errors import InvalidInput, NotCritical
+from widthwise.errors import DivergentMoment, InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
-from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.memory import require_layers, require_memory
-from widthwise.network import MLP, Network, check_inputs, check_integer, plain
+from widthwise.gaussian.kernel_rules import Kept, Pair, dense_kernel, kernel_rule
+from widthwise.memory import require_layers
+from widthwise.network import MLP, Affine, Dense, Layer, Network, check_inputs, check_integer, check_network
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class LayerFlow:
         return np.concatenate([reverse, np.zeros((1, self.K.shape[1]))])
 
 
-def checked_rows(net: MLP, X: object) -> np.ndarray:
+def checked_rows(net: Network, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
+    check_network(net)
     if X is None:
         require_memory(8 * net.widths[0], f"an input of {net.widths[0]} features", "Take narrower inputs.")
         return np.ones((1, net.widths[0]))
@@ -74,6 +77,82 @@ def layer_flow(net: MLP, X: np.ndarray) -> LayerFlow:
 
 
 @dataclass(frozen=True)
+class NetworkFlow:
+    """Any list of layers: K (L, inputs), log χ_⊥ of each step (L − 1, inputs), and what parameters add to Θ.
+
+    `per_rate` (2, learned layers, inputs) is that of biases or shifts, then of weights or gains, for a rate λ = 1.
+    """
+
+    K: np.ndarray
+    log_chi_perp: np.ndarray
+    per_rate: np.ndarray
+
+    @property
+    def log_gradient(self) -> np.ndarray:
+        """log Π χ_⊥ over all steps, (inputs,)."""
+        return self.log_chi_perp.sum(axis=0)
+
+
+def network_flow(net: Network, X: np.ndarray) -> NetworkFlow:
+    """Kernels of each row of X with itself by the rules of every kind of layer; Θ is linear in the rates λ.
+
+    So Θ is carried along as a column with one entry for each λ, and one more, set to one before every step, for χ_⊥.
+
+    >>> from widthwise.network import ResMLP
+    >>> flow = network_flow(ResMLP([2, 8, 8, 1], "relu", skip=1.0, C_W=[2.0, 0.5, 2.0]), np.ones((1, 2)))
+    >>> flow.K.ravel().tolist(), np.exp(flow.log_chi_perp).ravel().round(12).tolist()
+    ([2.0, 2.5, 2.5], [1.25, 1.0])
+    """
+    check_differentiable(net)
+    learned = net.learned
+    rows = np.eye(2 * len(learned) + 1)[:, :, None]
+    units = (_with_unit_rates(layer, *rows[2 * at : 2 * at + 2]) for at, layer in enumerate(learned))
+    K = np.einsum("ai,ai->a", X, X) / net.widths[0]
+    Theta, kept, found, perp = np.zeros((len(rows), len(X))), Kept(), [], []
+    for block in net.blocks:
+        Theta = Theta.copy()
+        Theta[-1] = 1.0
+        for step in block:
+            layer = next(units) if type(step) in _RATES else step
+            K, Theta = kernel_rule(layer, Pair(K, K, K, Theta, _moments_at(K), kept))
+            if not np.all(np.isfinite(K)):
+                raise DivergentMoment("net", "a kernel beyond what float64 holds", "kernels that stay finite",
+                                      "Scale branches by 1/sqrt(L), or lower C_W.")  # fmt: skip
+        found.append(K)
+        with np.errstate(divide="ignore"):
+            perp.append(np.log(Theta[-1]))
+    shares = np.reshape(Theta[:-1], (len(learned), 2, len(X)))
+    return NetworkFlow(np.stack(found), np.reshape(perp[1:], (-1, len(X))), np.swapaxes(shares, 0, 1))
+
+
+def _with_unit_rates(layer: Layer, shift: np.ndarray, scale: np.ndarray) -> Layer:
+    """A layer whose rates are columns: fields that hold arrays are no input of a user's, and are not checked."""
+    made = copy.copy(layer)
+    for name, column in zip(_RATES[type(layer)], (shift, scale), strict=True):
+        object.__setattr__(made, name, column)
+    return made
+
+
+#: Rates of biases or shifts, and of weights or gains.
+_RATES = {Dense: ("lambda_b", "lambda_W"), Affine: ("lambda_shift", "lambda_gain")}
+
+
+def _moments_at(K: np.ndarray):
+    def mean(sigma, order: int, separate: bool = False):
+        if separate:
+            return profile(sigma).means(K)[0] ** 2
+        m = profile(sigma).moments(K)
+        return m.slope if order else m.square
+
+    return mean
+
+
+def rates_of(layers: Iterable[Layer]) -> np.ndarray:
+    """λ of biases or shifts, and of weights or gains, (2, layers)."""
+    return np.array([[getattr(layer, name) for name in _RATES[type(layer)]] for layer in layers]).T
+
+
+@dataclass(frozen=True)
 class Shares:
     """What biases and weights of each layer add to Θ at the output, (L,) each, averaged over inputs: they sum to Θ."""
 
@@ -89,10 +168,11 @@ class Shares:
         return float(self.layers.sum())
 
 
-def layer_shares(net: MLP, X: Any = None) -> Shares:
+def layer_shares(net: Network, X: Any = None) -> Shares:
     """Contributions to Θ_aa at the output: λ_bˡ Π χ_⊥ and λ_Wˡ ⟨σ²⟩ Π χ_⊥ over later layers (theory §7).
 
-    X (inputs, features); by default one input with x·x/n_0 = 1. Averages over the inputs.
+    X (inputs, features); by default one input with x·x/n_0 = 1. Averages over the inputs. Of networks with skips or
+    normalisation, the layers are all those with parameters, and gains count as weights, shifts as biases.
 
     >>> shares = layer_shares(MLP([1, 9, 9, 1], "linear", lambda_b=0.0))
     >>> shares.weights.tolist(), shares.total
@@ -102,15 +182,19 @@ def layer_shares(net: MLP, X: Any = None) -> Shares:
     return _shares_at(net, *_per_rate(net, checked_rows(net, X)))
 
 
-def _per_rate(net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _per_rate(net: Network, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What biases and weights of each layer add to Θ for λ = 1, (L,) each."""
+    if not isinstance(net, MLP):
+        biases, weights = network_flow(net, X).per_rate.mean(axis=-1)
+        return biases, weights
     flow = layer_flow(net, X)
     later = np.exp(flow.log_later_perp)
     return later.mean(axis=1), (flow.seen * later).mean(axis=1)
 
 
-def _shares_at(net: MLP, biases: np.ndarray, weights: np.ndarray) -> Shares:
-    return Shares(np.asarray(net.lambda_b) * biases, np.asarray(net.lambda_W) * weights)
+def _shares_at(net: Network, biases: np.ndarray, weights: np.ndarray) -> Shares:
+    lambda_b, lambda_W = rates_of(net.learned)
+    return Shares(lambda_b * biases, lambda_W * weights)
 
 
 @dataclass(frozen=True)
@@ -119,16 +203,17 @@ class LearningRates:
 
     lambda_b: tuple[float, ...]
     lambda_W: tuple[float, ...]
-    network: MLP
+    network: Network
     before: Shares
     after: Shares
 
 
-def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0) -> LearningRates:
+def equalise(net: Network, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0) -> LearningRates:
     """λ_bˡ and λ_Wˡ so that every layer adds theta_b/L + theta_W/L to Θ at the output (theory §7, layer equivalence).
 
     Exact for the given network and inputs (the average over them), critical or not; off criticality the rates vary
-    exponentially with depth. `power_law_rates` is the limit of large depth at criticality.
+    exponentially with depth. `power_law_rates` is the limit of large depth at criticality. With skips or normalisation
+    L counts all layers with parameters; there a rate that is zero stays zero, as that of a bias which a model has not.
 
     >>> rates = equalise(MLP([1] + [64] * 9 + [1], "tanh"))
     >>> rates.after.layers.round(12).tolist()
@@ -141,8 +226,10 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")
     biases, weights = _per_rate(net, checked_rows(net, X))
-    for name, values, wanted in (("biases", biases, theta_b), ("weights", weights, theta_W)):
-        bad = np.flatnonzero(~(np.isfinite(values) & (values > 1e-300)))
+    trained = np.ones((2, len(biases)), bool) if isinstance(net, MLP) else rates_of(net.learned) > 0.0
+    kinds = ("biases", biases, theta_b, trained[0]), ("weights", weights, theta_W, trained[1])
+    for name, values, wanted, moved in kinds:
+        bad = np.flatnonzero(moved & ~(np.isfinite(values) & (values > 1e-300)))
         if wanted and len(bad):
             raise InvalidInput(
                 "net",
@@ -151,9 +238,16 @@ def equalise(net: MLP, X: Any = None, theta_b: float = 1.0, theta_W: float = 1.0
                 "Take C_b and C_W from widthwise.critical, or fewer layers.",
             )
     with np.errstate(divide="ignore"):
-        lambda_b = tuple((theta_b / net.depth / biases).tolist()) if theta_b else (0.0,) * net.depth
-        lambda_W = tuple((theta_W / net.depth / weights).tolist()) if theta_W else (0.0,) * net.depth
-    other = net.replace(lambda_b=lambda_b, lambda_W=lambda_W)
+        lambda_b, lambda_W = (
+            tuple(np.where(moved, theta / moved.sum() / values, 0.0).tolist()) if theta else (0.0,) * len(values)
+            for _, values, theta, moved in kinds
+        )
+    if isinstance(net, MLP):
+        other = net.replace(lambda_b=lambda_b, lambda_W=lambda_W)
+    else:
+        rates = zip(net.learned, lambda_b, lambda_W, strict=True)
+        named = ((layer, dict(zip(_RATES[type(layer)], both, strict=True))) for layer, *both in rates)
+        other = net.with_learned(replace(layer, **both) for layer, both in named)
     return LearningRates(lambda_b, lambda_W, other, *(_shares_at(some, biases, weights) for some in (net, other)))
 
 

@@ -98,6 +98,18 @@ class Profile:
         """⟨values⟩ at one kernel, for values at the nodes."""
         return float(self.weights(np.array([K]))[0] @ values)
 
+    def means(self, K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """⟨σ⟩ and its first two derivatives by K, by Hermite polynomials of degree 0, 2, 4."""
+        # a₊z, a₋z: one kernel tells of all
+        scale = 1.0 if self.slopes is None else np.sqrt(K)
+        at = np.maximum(np.ravel(K) if self.slopes is None else np.ones(np.size(K)), 4.0**_INNERMOST)
+        u = self.z / np.sqrt(at)[:, None]
+        weights = self.weights(at) * self.sigma[0]
+        polynomials = (np.ones_like(u), u**2 - 1.0, u**4 - 6.0 * u**2 + 3.0)
+        value, first, second = (scale * np.sum(weights * he, axis=1).reshape(np.shape(K)) for he in polynomials)
+        size = np.maximum(K, 4.0**_INNERMOST)
+        return value, 0.5 * first / size, 0.25 * second / size**2
+
     def moments(self, K: object) -> KernelMoments:
         """Moments at kernels of any shape; K = 0 gives the limit."""
         if not isinstance(K, float) and getattr(K, "dtype", None) != np.float64:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from widthwise.network import MLP
+from widthwise.activations import Activation
+from widthwise.network import MLP, Affine, Dense, Elementwise, Layer, LayerNorm, Network, Residual, RMSNorm
 
 _TORCH = {
     "tanh": "torch.tanh", "relu": "torch.relu", "sigmoid": "torch.sigmoid", "sin": "torch.sin", "erf": "torch.erf",
@@ -20,21 +23,24 @@ _JAX = {
 }  # fmt: skip
 
 
-def numbers_of(net: MLP, learning_rate: float, inputs: int) -> dict[str, Any]:
+def numbers_of(net: Network, learning_rate: float, inputs: int) -> dict[str, Any]:
     """Standard deviations and step sizes per layer: std √(C_W/n_{l−1}) and √C_b, rates ηλ_W/n_{l−1} and ηλ_b."""
-    fan_in = net.widths[:-1]
+    dense = [layer for layer in net.learned if isinstance(layer, Dense)]
     return {
         "widths": list(net.widths),
-        "weight_std": [math.sqrt(C / n) for C, n in zip(net.C_W, fan_in, strict=True)],
-        "bias_std": [math.sqrt(C) for C in net.C_b],
-        "weight_lr": [learning_rate * rate / n for rate, n in zip(net.lambda_W, fan_in, strict=True)],
-        "bias_lr": [learning_rate * rate for rate in net.lambda_b],
+        "weight_std": [math.sqrt(layer.C_W / layer.inputs) for layer in dense],
+        "bias_std": [math.sqrt(layer.C_b) for layer in dense],
+        "weight_lr": [learning_rate * layer.lambda_W / layer.inputs for layer in dense],
+        "bias_lr": [learning_rate * layer.lambda_b for layer in dense],
         "inputs": inputs,
     }
 
 
-def snippets(net: MLP, learning_rate: float, inputs: int = 1) -> dict[str, str]:
+def snippets(net: Network, learning_rate: float, inputs: int = 1) -> dict[str, str]:
     """Code by framework: "pytorch", "flax" (nnx), "equinox". SGD with a step size for each tensor.
+
+    For networks with skips or normalisation, PyTorch alone: a model written out where all blocks are alike, and how to
+    initialise one's own.
 
     The step sizes are for ½Σ(z−y)² summed over `inputs` inputs, which the printed `loss` computes: on a mini-batch it
     is multiplied by the number of inputs that each of its rows stands for.
@@ -42,17 +48,71 @@ def snippets(net: MLP, learning_rate: float, inputs: int = 1) -> dict[str, str]:
     >>> print(snippets(MLP([3, 8, 1], "tanh"), 0.1)["pytorch"].splitlines()[0])
     import torch
     """
+    if not isinstance(net, MLP):
+        return _block_snippets(net, learning_rate, inputs)
     numbers = "\n".join(_assignment(*number) for number in numbers_of(net, learning_rate, inputs).items())
     templates = {"pytorch": _PYTORCH, "flax": _FLAX, "equinox": _EQUINOX}
     return {
-        framework: template.format(numbers=numbers, activation=_activation_line(net, framework)).lstrip()
+        framework: template.format(numbers=numbers, activation=_activation_line(net.activation, framework)).lstrip()
         + _LOSS.format(outputs="jax.vmap(model)(x)" if framework == "equinox" else "model(x)")
         for framework, template in templates.items()
     }
 
 
-def _activation_line(net: MLP, framework: str) -> str:
-    sigma, torch = net.activation, framework == "pytorch"
+@dataclass(frozen=True)
+class _AlikeBlocks:
+    """A dense layer, residual blocks (norm, activation, dense) of one kind, and a last dense layer behind the same."""
+
+    skip: float
+    activation: Activation
+    norm: LayerNorm | RMSNorm | None
+    gains: tuple[Affine, ...]
+
+    @classmethod
+    def of(cls, net: Network) -> _AlikeBlocks | None:
+        end = net.numbered[-2] + 1
+        blocks, tail = [layer for layer in net.layers[1:end] if isinstance(layer, Residual)], net.layers[end:]
+        kinds = {_kinds(tail), *(_kinds(block.inner) for block in blocks)}
+        if len(blocks) != end - 1 or len(kinds) > 1 or len({block.scale for block in blocks}) != 1:
+            return None
+        bodies = [*(block.inner for block in blocks), tail]
+        *norm, sigma, _ = (layer for layer in tail if not isinstance(layer, Affine))
+        known = len(norm) <= 1 and all(isinstance(layer, LayerNorm | RMSNorm) for layer in norm)
+        if not known or not isinstance(sigma, Elementwise):
+            return None
+        gains = tuple(layer for body in bodies for layer in body if isinstance(layer, Affine))
+        return cls(blocks[0].scale, sigma.activation, norm[0] if norm else None, gains)
+
+
+def _kinds(layers: Sequence[Layer]) -> tuple[Any, ...]:
+    """What must be alike: kinds of layers, activations and ε, not rates and widths."""
+    return tuple(type(layer) if isinstance(layer, Dense | Affine) else layer for layer in layers)
+
+
+def _block_snippets(net: Network, learning_rate: float, inputs: int) -> dict[str, str]:
+    numbers = numbers_of(net, learning_rate, inputs)
+    own = _OWN_TORCH.format(learning_rate=f"{learning_rate:.10g}", inputs=inputs) + _LOSS.format(outputs="model(x)")
+    alike = _AlikeBlocks.of(net) if net.depth > 2 else None
+    if alike is None:
+        return {"pytorch": own.lstrip()}
+    n, norm = net.n, "nn.Identity()"
+    if alike.norm is not None:
+        kind, learned = type(alike.norm).__name__, bool(alike.gains)
+        norm = f"nn.{kind}({n}, eps={alike.norm.epsilon:g}, elementwise_affine={learned})"
+        if learned:
+            numbers["gain_lr"] = [learning_rate * layer.lambda_gain for layer in alike.gains]
+            if kind == "LayerNorm":
+                numbers["shift_lr"] = [learning_rate * layer.lambda_shift for layer in alike.gains]
+    written = "\n".join(_assignment(*number) for number in numbers.items())
+    rated = [(rates, tensor) for rates, tensor in (("gain_lr", "weight"), ("shift_lr", "bias")) if rates in numbers]
+    groups = "".join(_GROUP_OF_NORMS.format(rates=rates, tensor=tensor) for rates, tensor in rated)
+    code = _BLOCKS.format(numbers=written, activation=_activation_line(alike.activation, "pytorch"), norm=norm,
+                          skip=f"{alike.skip:.10g} * " if alike.skip != 1.0 else "", groups=groups)  # fmt: skip
+    return {"pytorch": code.lstrip() + _LOSS.format(outputs="model(x)"), "pytorch, your own model": own.lstrip()}
+
+
+def _activation_line(sigma: Activation, framework: str) -> str:
+    torch = framework == "pytorch"
     if not sigma.builtin or (sigma.name not in _TORCH and sigma.name != "leaky_relu"):
         return f"from my_activations import activation  # {sigma.name}, written in {'torch' if torch else 'jax.numpy'}"
     if sigma.name in _TORCH:
@@ -103,6 +163,53 @@ for layer, weight, bias in zip(model.layers, weight_lr, bias_lr):
     groups.append({{"params": [layer.weight], "lr": weight}})
     groups.append({{"params": [layer.bias], "lr": bias}})
 optimizer = torch.optim.SGD(groups, lr=1.0)
+"""
+
+_BLOCKS = """
+import torch
+from torch import nn
+
+{numbers}
+{activation}
+
+
+class Model(nn.Module):  # x = {skip}x + W activation(norm(x)) + b in every block
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:]))
+        self.norms = nn.ModuleList({norm} for _ in widths[1:-1])
+        for layer, weight, bias in zip(self.layers, weight_std, bias_std):
+            nn.init.normal_(layer.weight, std=weight)
+            nn.init.normal_(layer.bias, std=bias)
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        for norm, layer in zip(self.norms[:-1], self.layers[1:-1]):
+            x = {skip}x + layer(activation(norm(x)))
+        return self.layers[-1](activation(self.norms[-1](x)))
+
+
+model = Model()
+groups = []
+for layer, weight, bias in zip(model.layers, weight_lr, bias_lr):
+    groups.append({{"params": [layer.weight], "lr": weight}})
+    groups.append({{"params": [layer.bias], "lr": bias}})
+{groups}optimizer = torch.optim.SGD(groups, lr=1.0)
+"""
+
+_GROUP_OF_NORMS = """for norm, rate in zip(model.norms, {rates}):
+    groups.append({{"params": [norm.{tensor}], "lr": rate}})
+"""
+
+_OWN_TORCH = """
+import torch
+import widthwise as ww
+
+inputs = {inputs}
+# `model` is yours, `X` the inputs
+report = ww.advise(ww.from_torch(model), X)
+ww.init_torch(model, report.rates.network)
+optimizer = torch.optim.SGD(ww.param_groups(model, report.rates.network, report.learning_rate))  # {learning_rate}
 """
 
 _FLAX = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
-from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized
+from widthwise.network.layers.affine import Affine
+from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized, role_fields
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
 from widthwise.network.layers.normalisation import Normalisation
@@ -133,6 +134,28 @@ class Network:
         if not middle:
             return self
         return Network([replace(first, **fixed[0]), *middle, replace(last, **fixed[-1])])  # pyright: ignore[reportCallIssue]
+
+    @property
+    def learned(self) -> tuple[Layer, ...]:
+        """Layers with parameters, in order, those within layers too: weights and biases, gains and shifts."""
+        return tuple(step for step in self.steps if isinstance(step, Dense | Affine))
+
+    def with_learned(self, layers: Iterable[Layer]) -> Network:
+        """The network with other layers in place of `learned`, of the same kinds.
+
+        >>> from widthwise.network import Dense
+        >>> net = Network([Dense(2, 8), "relu", Dense(8, 1)])
+        >>> net.with_learned(replace(layer, C_W=2.0) for layer in net.learned).layers[0].C_W
+        2.0
+        """
+        fresh = iter(layers)
+
+        def renewed(layer: Layer) -> Layer:
+            names = role_fields(type(layer), "layers")
+            within = {name: [renewed(one) for one in getattr(layer, name)] for name in names}
+            return next(fresh) if isinstance(layer, Dense | Affine) else replace(layer, **within) if within else layer
+
+        return Network([renewed(layer) for layer in self.layers])
 
     def to_dict(self) -> dict[str, Any]:
         """{"layers": […]}, each layer a table, or the name of an activation."""

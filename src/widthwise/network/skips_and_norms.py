@@ -77,7 +77,8 @@ def ResMLP(
         raise InvalidInput("skip", f"{len(values)} values", f"one, or {between}, one for each of the layers 2 to L − 1")
     scales = [check_real("skip", value, "finite non-negative numbers") for value in values]
     factor = _branch(branch, sum(scale > 0.0 for scale in scales)) ** 2
-    norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[norm_kind(entry[0])](entry[1]), "('rms' or 'ln', ε) or None")
+    expected = "('rms' or 'ln', ε) or None"
+    norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[norm_kind(entry[0])](entry[1]), expected)
     learned = _affine_layers(affine)
     layers: list[Layer] = [plain.dense[0]]
     for number, (sigma, dense) in enumerate(zip(plain.activations, plain.dense[1:], strict=True)):
