@@ -155,10 +155,12 @@ def _rate_lines(advice: Advice) -> list[str]:
     rates = advice.rates
     if rates is None:
         return []
-    before, after = rates.before.layers, rates.after.layers
+    dense = [isinstance(layer, Dense) for layer in rates.network.learned]
+    before, after = rates.before.layers[dense], rates.after.layers[dense]
+    kind = "a layer" if all(dense) else "the weights and biases of a layer"
     inputs = "one input" if advice.inputs == 1 else f"the {advice.inputs} inputs given"
     return [
-        "Learning rates: with the λ given, at that initialisation, the largest and smallest contribution of a layer to "
+        f"Learning rates: with the λ given, at that initialisation, the largest and smallest contribution of {kind} to "
         f"the neural tangent kernel differ by a factor {before.max() / max(before.min(), 1e-300):.3g}; with the λ_b "
         f"and λ_W below by {after.max() / after.min():.3g}.",
         f"λ_b from {rates.lambda_b[0]:.4g} (first layer) to {rates.lambda_b[-1]:.4g} (last), λ_W from "
@@ -409,8 +411,13 @@ def _recommend(better: Network | None, few, rows, deepest, largest_step):
     """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
     if better is None:
         return {}, (math.nan, math.nan)
-    follow = learning_rates.layer_flow if isinstance(better, MLP) else learning_rates.network_flow
-    rates, flow = learning_rates.equalise(better, few), follow(better, few)
+    if isinstance(better, MLP):
+        rates, flow = learning_rates.equalise(better, few), learning_rates.layer_flow(better, few)
+    else:
+        # biases, weights, gains and shifts each keep their share of Θ, which is two as well
+        shares, flow = learning_rates.layer_shares(better, few), learning_rates.network_flow(better, few)
+        theta = (2.0 * float(part.sum()) / shares.total for part in (shares.biases, shares.weights))
+        rates = learning_rates.equalise(better, few, *theta)
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)

@@ -173,5 +173,5 @@ def _lines(design: BlockDesign, dense: Dense) -> Iterator[str]:
         )
         yield f"Then V/K² grows by {rate:.4g} a block; it stays finite with depth as long as 1 − γ² falls like 1/L."
     if block.norm is not None:
-        yield ("Normalisation keeps the fluctuations of kernels at their one-layer value at any depth, but not those of "
+        yield ("Normalisation keeps the fluctuations of kernels at their one-layer value at any depth, not those of "
                "the tangent kernel, which grow with depth (theory §12).")  # fmt: skip

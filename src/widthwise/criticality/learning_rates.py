@@ -212,8 +212,11 @@ def equalise(net: Network, X: Any = None, theta_b: float = 1.0, theta_W: float =
     """λ_bˡ and λ_Wˡ so that every layer adds theta_b/L + theta_W/L to Θ at the output (theory §7, layer equivalence).
 
     Exact for the given network and inputs (the average over them), critical or not; off criticality the rates vary
-    exponentially with depth. `power_law_rates` is the limit of large depth at criticality. With skips or normalisation
-    L counts all layers with parameters; there a rate that is zero stays zero, as that of a bias which a model has not.
+    exponentially with depth. `power_law_rates` is the limit of large depth at criticality.
+
+    With learned gains and shifts, theta_b is what all biases and shifts and theta_W what all weights and gains add;
+    they share it as in the network given, and every layer that has one kind adds the same. In networks with skips or
+    normalisation a rate that is zero stays zero, as that of a bias which a model has not.
 
     >>> rates = equalise(MLP([1] + [64] * 9 + [1], "tanh"))
     >>> rates.after.layers.round(12).tolist()
@@ -226,22 +229,21 @@ def equalise(net: Network, X: Any = None, theta_b: float = 1.0, theta_W: float =
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")
     biases, weights = _per_rate(net, checked_rows(net, X))
-    trained = np.ones((2, len(biases)), bool) if isinstance(net, MLP) else rates_of(net.learned) > 0.0
-    kinds = ("biases", biases, theta_b, trained[0]), ("weights", weights, theta_W, trained[1])
-    for name, values, wanted, moved in kinds:
-        bad = np.flatnonzero(moved & ~(np.isfinite(values) & (values > 1e-300)))
-        if wanted and len(bad):
+    wanted = np.outer([theta_b / len(biases), theta_W / len(biases)], np.ones(len(biases)))
+    if not isinstance(net, MLP):
+        wanted = _spread(net, np.stack([biases, weights]), (theta_b, theta_W))
+    for name, values, shares in zip(("biases", "weights"), (biases, weights), wanted, strict=True):
+        bad = np.flatnonzero((shares > 0.0) & ~(np.isfinite(values) & (values > 1e-300)))
+        if len(bad):
             raise InvalidInput(
                 "net",
                 f"a network whose {name} of layer {bad[0] + 1} have a gradient of size {values[bad[0]]:.1e}",
                 "gradients that reach every layer",
                 "Take C_b and C_W from widthwise.critical, or fewer layers.",
             )
-    with np.errstate(divide="ignore"):
-        lambda_b, lambda_W = (
-            tuple(np.where(moved, theta / moved.sum() / values, 0.0).tolist()) if theta else (0.0,) * len(values)
-            for _, values, theta, moved in kinds
-        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(wanted > 0.0, wanted / [biases, weights], 0.0)
+    lambda_b, lambda_W = (tuple(row.tolist()) for row in found)
     if isinstance(net, MLP):
         other = net.replace(lambda_b=lambda_b, lambda_W=lambda_W)
     else:
@@ -249,6 +251,19 @@ def equalise(net: Network, X: Any = None, theta_b: float = 1.0, theta_W: float =
         named = ((layer, dict(zip(_RATES[type(layer)], both, strict=True))) for layer, *both in rates)
         other = net.with_learned(replace(layer, **both) for layer, both in named)
     return LearningRates(lambda_b, lambda_W, other, *(_shares_at(some, biases, weights) for some in (net, other)))
+
+
+def _spread(net: Network, per_rate: np.ndarray, theta: tuple[float, float]) -> np.ndarray:
+    """What each tensor is to add to Θ, (2, learned layers): the share of its kind, evenly over layers that have it."""
+    rates, dense = rates_of(net.learned), np.array([isinstance(layer, Dense) for layer in net.learned])
+    before = np.where(rates > 0.0, rates * per_rate, 0.0)
+    wanted = np.zeros_like(before)
+    for row, total in enumerate(theta):
+        for kind in (dense, ~dense):
+            moved = kind & (rates[row] > 0.0)
+            if moved.any():
+                wanted[row, moved] = total * before[row, moved].sum() / before[row].sum() / moved.sum()
+    return wanted
 
 
 def power_law_rates(
