@@ -2,7 +2,8 @@
 
     python benchmarks/prenorm_digits.py [--without-norm] [--blocks 100] [--width 64] [--epochs 12] [--seeds 3]
 
-The network is written in PyTorch, x = x + W gelu(LayerNorm(x)) + b or the same without LayerNorm, and read by `from_torch`. The code that `advise`
+The network is written in PyTorch, x = x + W gelu(LayerNorm(x)) + b, or without LayerNorm, and read by `from_torch`. The
+code that `advise`
 prints for it is executed as it stands: initialisation, one step size for each tensor, and the loss. Beside it stands
 the network as PyTorch makes it, with plain SGD at the best of five learning rates by its final training loss. Both see
 the same mini-batches in the same order; the step sizes of the advice are not tuned.

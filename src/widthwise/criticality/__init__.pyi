@@ -1,6 +1,7 @@
 """Public names of `widthwise.criticality`, beside those at the top."""
 
 from widthwise.criticality.asymptotic_laws import asymptotics as asymptotics
+from widthwise.criticality.depth_laws import depth_growth as depth_growth
 from widthwise.criticality.depth_width import mutual_information as mutual_information
 from widthwise.criticality.depth_width import optimal_aspect_ratio as optimal_aspect_ratio
 from widthwise.criticality.kernel_fixed_points import PairFixedPoint as PairFixedPoint

@@ -15,7 +15,7 @@ import numpy as np
 from widthwise.criticality import learning_rates
 from widthwise.criticality.block_advice import BlockDesign, block_design
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL, Critical, critical
-from widthwise.criticality.depth_growth import DepthGrowth
+from widthwise.criticality.depth_laws import DepthGrowth
 from widthwise.criticality.depth_width import DepthWidth, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.snippets import snippets
@@ -337,7 +337,7 @@ def advise(
     >>> print(report.growth)
     K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
-    (14.4, 0.4)
+    (14.8, 0.4)
     """
     net = simplified(net) if isinstance(net, Network) else net
     rows = learning_rates.checked_rows(net, X)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from widthwise.activations import Activation
-from widthwise.criticality.blocks import Block, Norm
+from widthwise.criticality.blocks import BlockForm, Norm
 from widthwise.criticality.critical import HALF_STABLE, MARGINAL, Critical, critical
-from widthwise.criticality.depth_growth import DepthGrowth, depth_growth
+from widthwise.criticality.depth_laws import DepthGrowth, depth_growth
 from widthwise.errors import InvalidInput
 from widthwise.network import Affine, Dense, Elementwise, Network
 from widthwise.network.layers.normalisation import Normalisation
@@ -31,7 +31,7 @@ class BlockDesign:
     layers like it; `residual` counts residual layers.
     """
 
-    block: Block
+    block: BlockForm
     residual: int
     network: Network | None
     point: Critical | None
@@ -74,7 +74,7 @@ def block_design(net: Network, x_square: float) -> BlockDesign:
         growth = depth_growth(main.activation, main.dense.C_b, main.dense.C_W, skip=main.skip, norm=main.norm,
                               x_square=x_square)  # fmt: skip
     points, reasons = _points(readings)
-    point, block = points.get((main.activation, main.norm)), Block(main.skip, main.norm)
+    point, block = points.get((main.activation, main.norm)), BlockForm(main.skip, main.norm)
     design = BlockDesign(block, len(residual), None, point, growth, "; ".join(reasons), main.activation)
     if point is None and main.norm is None and main.activation is not None:
         return replace(design, lines=(f"No critical initialisation: {design.reason}",))
@@ -140,7 +140,7 @@ class _Numbers:
             return _with(one.dense, fresh * point.C_b, fresh * point.C_W)
         if one.activation is None:
             return _with(one.dense, 0.0, fresh)
-        square = Block(norm=one.norm).profile(one.activation).moments(1.0).square
+        square = BlockForm(norm=one.norm).profile(one.activation).moments(1.0).square
         return _with(one.dense, 0.0, fresh / float(square))
 
 

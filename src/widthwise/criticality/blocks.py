@@ -40,10 +40,10 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockForm:
     """What a layer has beside its weights, biases and activation: a skip γ, and a normalisation or None.
 
-    >>> Block.of(skip=0.6, norm="rms").fresh
+    >>> BlockForm.of(skip=0.6, norm="rms").fresh
     0.64
     """
 
@@ -51,7 +51,7 @@ class Block:
     norm: Norm | None = None
 
     @classmethod
-    def of(cls, skip: Any = 0.0, norm: Any = None, purpose: str = "") -> Block:
+    def of(cls, skip: Any = 0.0, norm: Any = None, purpose: str = "") -> BlockForm:
         """From the arguments `skip` and `norm` of the functions of criticality; with a purpose, γ < 1 is required."""
         skip, norm = check_number("skip", skip), checked_norm(norm)
         if purpose and skip >= 1.0:
@@ -73,7 +73,7 @@ class Block:
         return profile(activation) if self.norm is None else normalised_profile(activation, self.norm)
 
 
-PLAIN = Block()
+PLAIN = BlockForm()
 
 
 def checked_norm(norm: Any) -> Norm | None:

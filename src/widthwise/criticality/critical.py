@@ -33,8 +33,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.activations import Activation, ActivationLike, resolve
-from widthwise.criticality.blocks import PLAIN, Block
-from widthwise.criticality.fluctuations import slope_growth, variance_growth
+from widthwise.criticality.blocks import PLAIN, BlockForm
+from widthwise.criticality.deep_fluctuations import slope_growth, variance_growth
 from widthwise.criticality.moments import OriginSeries, Profile, origin_derivatives, origin_series, profile
 from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable, UnknownName
 from widthwise.network.validation import LEAST, check_real
@@ -170,7 +170,7 @@ class Critical:
     stable_side: str
     details: dict[str, float] = field(repr=False)
     _profile: Profile = field(repr=False, compare=False)
-    block: Block = field(default=PLAIN, repr=False)
+    block: BlockForm = field(default=PLAIN, repr=False)
     _sigma: Activation | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -253,7 +253,7 @@ def critical(activation: ActivationLike, near: float | None = None, *, skip: flo
     >>> point.universality, round(point.C_b, 4), round(point.C_W, 4), round(point.laws().coefficient["V"], 2)
     ('normalised', 0.0672, 2.1937, 0.74)
     """
-    sigma, block = resolve(activation), Block.of(skip, norm, "critical point")
+    sigma, block = resolve(activation), BlockForm.of(skip, norm, "critical point")
     if near is not None:
         near = check_real("near", near, "a positive kernel", least=LEAST)
     try:
@@ -270,10 +270,10 @@ def critical(activation: ActivationLike, near: float | None = None, *, skip: flo
         ) from error
     normalised = block.norm is not None
     point = _normalised(block.profile(sigma), near) if normalised else critical_profile(shape, sigma, near)
-    return point if block == PLAIN else _in_block(point, block, sigma)
+    return point if block == PLAIN else _critical_in_block(point, block, sigma)
 
 
-def _in_block(point: Critical, block: Block, sigma: Activation) -> Critical:
+def _critical_in_block(point: Critical, block: BlockForm, sigma: Activation) -> Critical:
     """A plain point as one of layers with a skip: C's, and with them how fast the flow is, times 1 − γ²."""
     details = {name: value * (block.fresh if name in ("a", "b", "c_2", "h") else 1.0) for name, value in
                point.details.items()}  # fmt: skip

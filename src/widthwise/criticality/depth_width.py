@@ -20,7 +20,7 @@ import numpy as np
 
 from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
-from widthwise.criticality.fluctuations import fluctuations, steps_of
+from widthwise.criticality.deep_fluctuations import deep_fluctuations, steps_of
 from widthwise.criticality.learning_rates import checked_rows
 from widthwise.errors import DivergentMoment
 from widthwise.flow.one_input.deep_flow import existing, single_flow
@@ -129,9 +129,9 @@ def _with_memory(net: Network, x_square: float, deepest: int | None) -> DepthWid
         *_, below, hidden, _ = net.numbered
         like = net.layers[below + 1 : hidden + 1] * max(searched - net.depth, 0)
         deep = Network([*net.layers[: hidden + 1], *like, *net.layers[hidden + 1 :]])
-    end = fluctuations(net, x_square)
+    end = deep_fluctuations(net, x_square)
     try:
-        stream = fluctuations(deep, x_square)
+        stream = deep_fluctuations(deep, x_square)
     except DivergentMoment:  # kernels of the layers that were added
         deep, stream = net, end
     V, A, B = (float(one[-1]) / net.n for one in (end.V, end.A, end.B))

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from widthwise.activations import ActivationLike, resolve
-from widthwise.criticality.blocks import Block
+from widthwise.criticality.blocks import BlockForm
 from widthwise.criticality.moments import Profile, origin_series, profile
 from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
@@ -174,12 +174,12 @@ def fixed_points(
     1.0137
     """
     C_b, C_W = non_negative(C_b, "C_b"), non_negative(C_W, "C_W")
-    block = Block.of(skip, norm, "fixed point")
+    block = BlockForm.of(skip, norm, "fixed point")
     plain = _plain_fixed_points(block.profile(resolve(activation)), C_b / block.fresh, C_W / block.fresh)
-    return replace(plain, points=tuple(_in_block(block, point) for point in plain))
+    return replace(plain, points=tuple(_fixed_in_block(block, point) for point in plain))
 
 
-def _in_block(block: Block, point: FixedPoint) -> FixedPoint:
+def _fixed_in_block(block: BlockForm, point: FixedPoint) -> FixedPoint:
     """A fixed point of the plain layer as one of the layer with its skip."""
     chi = (block.skip**2 + block.fresh * value for value in (point.chi_parallel, point.chi_perp))
     return FixedPoint(point.K, *chi, point.stability)

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.interpolate import CubicHermiteSpline
 
 from widthwise.activations import ActivationLike, resolve
-from widthwise.criticality.blocks import Block
+from widthwise.criticality.blocks import BlockForm
 from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile
 from widthwise.errors import InvalidInput
@@ -63,7 +63,7 @@ def phase_grid(
     >>> diagram.K_star.round(6).tolist()
     [[0.0, 0.224947], [0.13808, 0.364884]]
     """
-    block = Block.of(skip, norm, "phase")
+    block = BlockForm.of(skip, norm, "phase")
     shape = block.profile(resolve(activation))
     C_W, C_b = _axis(C_W, "C_W"), _axis(C_b, "C_b")
     what, each = f"a grid of {C_W.size} × {C_b.size} points", _BYTES_OF_A_GRID_POINT
@@ -106,7 +106,7 @@ def critical_line(
     >>> bool(C_b[0] < 1e-6), bool(abs(C_W[0] - 1.0) < 1e-3)
     (True, True)
     """
-    block = Block.of(skip, norm, "critical line")
+    block = BlockForm.of(skip, norm, "critical line")
     shape = block.profile(resolve(activation))
     if shape.slopes is not None:
         raise InvalidInput("activation", shape.name, "one whose critical line is more than the point C_b = 0",
@@ -179,7 +179,7 @@ def phase_diagram(
     >>> ds["phase"].sel(C_b=0.0).values.tolist()
     ['ordered', 'chaotic']
     >>> phase_diagram("tanh", C_W=[0.8, 1.8], C_b=[0.0], skip=0.9)["chi_perp"].values.round(3).tolist()
-    [[1.215, 1.234]]
+    [[1.074, 1.171]]
     """
     sigma = resolve(activation)
     grid = phase_grid(sigma, C_W, C_b, x_square, skip=skip, norm=norm)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.activations import ActivationLike, resolve
-from widthwise.criticality.blocks import Block
+from widthwise.criticality.blocks import BlockForm
 from widthwise.criticality.critical import K_ZERO, critical
 from widthwise.criticality.kernel_fixed_points import (
     CHI_IS_ONE,
@@ -33,12 +33,12 @@ from widthwise.criticality.moments import Profile
 from widthwise.errors import NotCritical
 from widthwise.gaussian.kernel_rules import dense_kernel
 
-CONSTANT, POWER, EXPONENTIAL = "constant", "power", "exponential"
+TENDS, POWER, EXPONENTIAL = "constant", "power", "exponential"
 STRETCHED, FASTER = "stretched exponential", "faster than exponential"
 #: Local exponents at large kernels are read off here, or at the largest kernel that is tabulated.
-_LARGE = 1e8
+_LARGE_KERNEL = 1e8
 #: Exponents this close to a whole number are that number.
-_WHOLE = 0.02
+_WHOLE_EXPONENT = 0.02
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DepthLaw:
 
     def __str__(self) -> str:
         factor = f"{self.value:.4g} " if math.isfinite(self.value) else ""
-        if self.kind == CONSTANT:
+        if self.kind == TENDS:
             return f"tends to {factor.strip()}" if factor else "stays of the same size"
         if self.kind == POWER:
             return f"{'grows' if self.exponent > 0 else 'falls'} like {factor}l^{self.exponent:.4g}"
@@ -107,7 +107,7 @@ def depth_growth(
     >>> print(depth_growth("relu", C_W=0.38, skip=0.9))
     K tends to 0.38; squared gradients: stays of the same size
     """
-    sigma, block = resolve(activation), Block.of(skip, norm)
+    sigma, block = resolve(activation), BlockForm.of(skip, norm)
     scale = non_negative(branch, "branch") ** 2
     C_b, C_W = non_negative(C_b, "C_b"), non_negative(C_W, "C_W")
     start = dense_kernel(C_b, C_W, non_negative(x_square, "x_square"))
@@ -119,36 +119,36 @@ def depth_growth(
     return DepthGrowth(*_unbounded(block.profile(sigma), block, C_b, C_W, start))
 
 
-def _settled(sigma: Any, block: Block, point: FixedPoint) -> tuple[DepthLaw, DepthLaw]:
+def _settled(sigma: Any, block: BlockForm, point: FixedPoint) -> tuple[DepthLaw, DepthLaw]:
     """K reaches a fixed point: at K* = 0 by the exponents of its class if χ = 1, else by χ_∥."""
     flat = abs(point.chi_perp - 1.0) < CHI_IS_ONE
-    gradient = DepthLaw(CONSTANT) if flat else DepthLaw(EXPONENTIAL, length=-correlation_length(point.chi_perp))
+    gradient = DepthLaw(TENDS) if flat else DepthLaw(EXPONENTIAL, length=-correlation_length(point.chi_perp))
     if point.K > 0.0:
-        return DepthLaw(CONSTANT, value=point.K), gradient
+        return DepthLaw(TENDS, value=point.K), gradient
     if not flat:
         return DepthLaw(EXPONENTIAL, length=-correlation_length(point.chi_parallel)), gradient
     try:
         known = critical(sigma, skip=block.skip)
     except NotCritical:
-        return DepthLaw(CONSTANT, value=0.0), gradient
+        return DepthLaw(TENDS, value=0.0), gradient
     if known.universality != K_ZERO:
-        return DepthLaw(CONSTANT, value=0.0), gradient
+        return DepthLaw(TENDS, value=0.0), gradient
     s, a = known.details["s"], known.details["a"]
     p = known.details["p"]
     gradient = DepthLaw(POWER, exponent=-p) if math.isfinite(p) else DepthLaw(STRETCHED)
     return DepthLaw(POWER, exponent=-1.0 / s, value=(-s * a) ** (-1.0 / s)), gradient
 
 
-def _unbounded(shape: Profile, block: Block, C_b: float, C_W: float, start: float) -> tuple[DepthLaw, DepthLaw]:
+def _unbounded(shape: Profile, block: BlockForm, C_b: float, C_W: float, start: float) -> tuple[DepthLaw, DepthLaw]:
     """K grows without bound: exponents of ⟨s²⟩ and ⟨s'²⟩ at large kernels."""
-    large = shape.moments(min(_LARGE, shape.K_max))
+    large = shape.moments(min(_LARGE_KERNEL, shape.K_max))
     square, slope, kept = C_W * float(large.square), C_W * float(large.slope), block.skip**2
     with np.errstate(divide="ignore", invalid="ignore"):
         p = _exponent(large.K * large.growth / large.square)
         r = _exponent(-large.K * large.slope_rate / large.slope)
     here = shape.moments(start)
     if C_b + C_W * float(here.square) == 0.0:  # nothing is added
-        kernel = DepthLaw(CONSTANT, value=start) if kept == 1.0 or start == 0.0 else _by(kept)
+        kernel = DepthLaw(TENDS, value=start) if kept == 1.0 or start == 0.0 else _by(kept)
         return kernel, _by(kept + C_W * float(here.slope))
     if p > 1.0:
         return DepthLaw(FASTER), DepthLaw(FASTER)
@@ -159,23 +159,23 @@ def _unbounded(shape: Profile, block: Block, C_b: float, C_W: float, start: floa
     size = source if p == 0.0 else (source / float(large.K) ** p / a) ** a
     kernel = DepthLaw(POWER, exponent=a, value=size)
     if slope == 0.0:
-        return kernel, DepthLaw(CONSTANT)
+        return kernel, DepthLaw(TENDS)
     rest, strength = 1.0 - a * r, slope * float(large.K) ** r * size**-r
     if r == 0.0:
         return kernel, _by(1.0 + slope)
-    if abs(rest) < _WHOLE:
+    if abs(rest) < _WHOLE_EXPONENT:
         return kernel, DepthLaw(POWER, exponent=strength)
-    return kernel, DepthLaw(STRETCHED, exponent=rest, value=strength / rest) if rest > 0.0 else DepthLaw(CONSTANT)
+    return kernel, DepthLaw(STRETCHED, exponent=rest, value=strength / rest) if rest > 0.0 else DepthLaw(TENDS)
 
 
 def _by(factor: float) -> DepthLaw:
     """A factor a layer."""
-    return DepthLaw(CONSTANT) if factor == 1.0 else DepthLaw(EXPONENTIAL, length=-correlation_length(factor))
+    return DepthLaw(TENDS) if factor == 1.0 else DepthLaw(EXPONENTIAL, length=-correlation_length(factor))
 
 
 def _exponent(value: Any) -> float:
-    """A local exponent, a whole one if it is within `_WHOLE` of it; zero where there is nothing."""
+    """A local exponent, a whole one if it is within `_WHOLE_EXPONENT` of it; zero where there is nothing."""
     value = float(value)
     if not math.isfinite(value):
         return 0.0
-    return float(round(value)) if abs(value - round(value)) < _WHOLE else value
+    return float(round(value)) if abs(value - round(value)) < _WHOLE_EXPONENT else value

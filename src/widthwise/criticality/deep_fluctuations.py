@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation, resolve
-from widthwise.criticality.blocks import PLAIN, Block, Norm
+from widthwise.criticality.blocks import PLAIN, BlockForm, Norm
 from widthwise.criticality.moments import profile
 from widthwise.errors import NoRule
 from widthwise.gaussian.hermite import LONG_SERIES, hermite_table
@@ -35,7 +35,7 @@ from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.residual import Fork, Join
 
 #: Hermite degrees that are carried. The rest of a variance, which Parseval gives, counts without memory.
-DEGREES = LONG_SERIES
+CARRIED_DEGREES = LONG_SERIES
 
 
 class Features(NamedTuple):
@@ -65,7 +65,7 @@ def _products(activation: Activation) -> tuple[Activation, Activation, Activatio
     )
 
 
-def features(activation: Activation, K: np.ndarray, norm: Norm | None = None) -> Features:
+def block_features(activation: Activation, K: np.ndarray, norm: Norm | None = None) -> Features:
     """Features of one input at kernels K > 0 (theory §12: q, p, s^α, f_α)."""
     before = norm is not None and norm.place == "pre"
     R = K + norm.epsilon if before else np.ones(len(K))
@@ -73,7 +73,7 @@ def features(activation: Activation, K: np.ndarray, norm: Norm | None = None) ->
     # a₊z, a₋z: one kernel tells of all
     homogeneous = profile(activation).slopes is not None
     at = np.ones(1) if homogeneous else seen
-    squared, sloped, mixed = (hermite_table(f, 0, at, DEGREES) for f in _products(activation))
+    squared, sloped, mixed = (hermite_table(f, 0, at, CARRIED_DEGREES) for f in _products(activation))
     size = np.broadcast_to(seen if homogeneous else 1.0, K.shape)
     q, p = size[:, None] * squared.coefficients, sloped.coefficients / R[:, None]
     second = np.stack(
@@ -88,7 +88,7 @@ def features(activation: Activation, K: np.ndarray, norm: Norm | None = None) ->
     if norm is not None and not before:
         if norm.kind == "ln":
             # (σ − ⟨σ⟩)² in place of σ²
-            own = np.sqrt(size)[:, None] * hermite_table(activation, 0, at, DEGREES).coefficients
+            own = np.sqrt(size)[:, None] * hermite_table(activation, 0, at, CARRIED_DEGREES).coefficients
             q[:, 1:] -= 2.0 * own[:, :1] * own[:, 1:]
             mean[:, 0] -= own[:, 0] ** 2
         R = norm.epsilon + mean[:, 0]
@@ -117,7 +117,7 @@ def features(activation: Activation, K: np.ndarray, norm: Norm | None = None) ->
 class Step:
     """A layer behind the first: its skip and normalisation, its activation, its weights and biases."""
 
-    block: Block
+    block: BlockForm
     activation: Activation
     dense: Dense
     learned: bool = False
@@ -144,11 +144,11 @@ def _step(layers, number: int) -> Step:
             "Kernels and gradients of other layers are followed, their fluctuations are not; measure them.",
         )  # fmt: skip
     norm = [Norm("ln" if layer.centred else "rms", place, layer.epsilon) for place, layer in norms]
-    return Step(Block(skip, *norm), *(sigma or [resolve("linear")]), dense, learned)
+    return Step(BlockForm(skip, *norm), *(sigma or [resolve("linear")]), dense, learned)
 
 
 @dataclass(frozen=True)
-class Fluctuations:
+class DeepFluctuations:
     """By layer 1 to L at one input: K, Θ, and V, A, B of theory §3 for the network that ends there, over K², Θ², Θ²."""
 
     K: np.ndarray
@@ -158,7 +158,7 @@ class Fluctuations:
     B: np.ndarray
 
 
-def fluctuations(net: Network, x_square: float = 1.0) -> Fluctuations:
+def deep_fluctuations(net: Network, x_square: float = 1.0) -> DeepFluctuations:
     """K, Θ, V, A and B of one input with x·x/n_0 = x_square, layer by layer, for the widths of the network.
 
     On the stream of a residual network V is V̂, without what the neurons themselves remember; at a plain output it is
@@ -166,9 +166,9 @@ def fluctuations(net: Network, x_square: float = 1.0) -> Fluctuations:
 
     >>> from widthwise.network import ResMLP
     >>> net = ResMLP([1, *[64] * 9, 1], "linear", skip=0.8, C_W=[1.0, *[0.36] * 8, 1.0])
-    >>> found = fluctuations(net)                                     # 2(1 − γ⁴) a block
-    >>> round(found.V[8] - found.V[7], 3), round(2 * (1 - 0.8**4), 3)
-    (1.14, 1.181)
+    >>> found = deep_fluctuations(net)                                     # 2(1 − γ⁴) a block
+    >>> [round(float(x), 3) for x in (found.V[8] - found.V[7], 2 * (1 - 0.8**4))]
+    [1.14, 1.181]
     """
     steps, first = steps_of(net), net.blocks[0][0]
     K = [dense_kernel(first.C_b, first.C_W, x_square)]
@@ -178,8 +178,8 @@ def fluctuations(net: Network, x_square: float = 1.0) -> Fluctuations:
     K = np.array(K)
     table = _feature_rows(steps, K)
     Theta, cov, B = dense_step(first, x_square, 0.0)[1], np.zeros((2, 2)), 0.0
-    memory, single = np.zeros((2, DEGREES)), np.zeros(DEGREES)
-    found, degree = [(Theta, 0.0, 0.0, 0.0)], np.arange(DEGREES)
+    memory, single = np.zeros((2, CARRIED_DEGREES)), np.zeros(CARRIED_DEGREES)
+    found, degree = [(Theta, 0.0, 0.0, 0.0)], np.arange(CARRIED_DEGREES)
     for number, (step, at) in enumerate(zip(steps, table, strict=True)):
         gamma, dense = step.block.skip, step.dense
         ratio = net.widths[number + 1] / net.widths[number]
@@ -192,7 +192,7 @@ def fluctuations(net: Network, x_square: float = 1.0) -> Fluctuations:
         cov = noise @ noise.T + mix @ at.rest @ mix.T + ratio * (respond @ cov @ respond.T + carried + carried.T)
         fresh = dense.C_W**2 * at.fourth + 2.0 * gamma**2 * dense.C_W * at.slope
         B = fresh * Theta**2 + ratio * (perp**2 * B + 2.0 * dense.C_W * perp * (single @ at.s_prime))
-        rho = (gamma * math.sqrt(K[number] / K[number + 1])) ** degree if gamma else np.zeros(DEGREES)
+        rho = (gamma * math.sqrt(K[number] / K[number + 1])) ** degree if gamma else np.zeros(CARRIED_DEGREES)
         memory = rho * (respond @ memory + noise)
         single = rho * gamma**2 * (perp * single + dense.C_W * Theta**2 * at.s_prime)
         Theta = dense_step(dense, at.square, at.slope * Theta)[1] + gamma**2 * Theta
@@ -200,7 +200,7 @@ def fluctuations(net: Network, x_square: float = 1.0) -> Fluctuations:
     Theta, V, A, B = np.array(found).T
     unknown = np.cumsum([False, *(step.learned for step in steps)]) > 0
     Theta, A, B = (np.where(unknown, np.nan, values) for values in (Theta, A, B))
-    return Fluctuations(K, Theta, V, A, B)
+    return DeepFluctuations(K, Theta, V, A, B)
 
 
 def _feature_rows(steps: list[Step], K: np.ndarray) -> list[Features]:
@@ -208,13 +208,13 @@ def _feature_rows(steps: list[Step], K: np.ndarray) -> list[Features]:
     rows: dict[int, Features] = {}
     for kind in dict.fromkeys((step.activation, step.block.norm) for step in steps):
         members = [number for number, step in enumerate(steps) if (step.activation, step.block.norm) == kind]
-        found = features(kind[0], K[members], kind[1])
+        found = block_features(kind[0], K[members], kind[1])
         rows |= {number: Features(*(column[at] for column in found)) for at, number in enumerate(members)}
     return [rows[number] for number in range(len(steps))]
 
 
 def variance_growth(
-    activation: Activation, C_W: float, K: float, block: Block = PLAIN, chi_parallel: float = 1.0
+    activation: Activation, C_W: float, K: float, block: BlockForm = PLAIN, chi_parallel: float = 1.0
 ) -> float:
     """ν: what a layer adds to V/K² where K stays and χ_∥ = 1, the memory of a skip included (theory §11).
 
@@ -222,22 +222,22 @@ def variance_growth(
     χ_∥ < 1 older layers count by χ_∥^|d|, and V/K² ends at ν/(1 − χ_∥²).
 
     >>> gammas = (0.0, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
-    >>> [round(variance_growth(resolve("relu"), 2.0 * (1.0 - g * g), 1.0, Block(g)), 2) for g in gammas]
+    >>> [round(variance_growth(resolve("relu"), 2.0 * (1.0 - g * g), 1.0, BlockForm(g)), 2) for g in gammas]
     [5.0, 6.3, 6.5, 5.51, 2.54, 1.37, 0.29]
     """
-    at = features(activation, np.array([K]), block.norm)
-    kept = chi_parallel * block.skip ** np.arange(1, DEGREES)
+    at = block_features(activation, np.array([K]), block.norm)
+    kept = chi_parallel * block.skip ** np.arange(1, CARRIED_DEGREES)
     remembered = at.q[0, 1:] ** 2 @ ((1.0 + kept) / (1.0 - kept))
     return float((C_W / K) ** 2 * (remembered + at.rest[0, 0, 0]))
 
 
-def slope_growth(activation: Activation, C_W: float, K: float, block: Block = PLAIN) -> float:
+def slope_growth(activation: Activation, C_W: float, K: float, block: BlockForm = PLAIN) -> float:
     """What a layer adds to B/Θ² where K stays and χ_⊥ = 1, the memory of a skip included (theory §11, B and b).
 
     >>> slope_growth(resolve("relu"), 2.0, 1.0)                        # ⟨σ'⁴⟩/⟨σ'²⟩²
     2.0
     """
-    at, gamma = features(activation, np.array([K]), block.norm), block.skip
-    kept = gamma ** np.arange(3, DEGREES + 2)
+    at, gamma = block_features(activation, np.array([K]), block.norm), block.skip
+    kept = gamma ** np.arange(3, CARRIED_DEGREES + 2)
     remembered = at.s_prime[0, 1:] ** 2 @ (2.0 * kept / (1.0 - kept))
     return float(C_W**2 * (at.fourth[0] + remembered) + 2.0 * gamma**2 * C_W * at.slope[0])
