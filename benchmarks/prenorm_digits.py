@@ -24,7 +24,7 @@ from torch import nn
 import widthwise as ww
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from deep_digits import Curve, Digits, advised, train
+from deep_digits import Curve, Digits, advised, train  # pyright: ignore[reportMissingImports]
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 

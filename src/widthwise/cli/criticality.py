@@ -13,18 +13,22 @@ from widthwise.cli.output import Records, check_output, emit, emit_with_figure, 
 ActivationArgument = Annotated[
     str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
 ]
+SkipOption = Annotated[float, typer.Option("--skip", help="γ of residual layers z' = γ z + b + W s, below 1.")]
+NormOption = Annotated[str | None, typer.Option("--norm", help="Normalisation before the activation: rms or ln.")]
 
 
 def critical(
     activation: ActivationArgument,
     output: OutputOptions,
     near: Annotated[float | None, typer.Option("--near", help="Take the K* > 0 nearest to this kernel.")] = None,
+    skip: SkipOption = 0.0,
+    norm: NormOption = None,
 ) -> None:
     """The critical initialisation of an activation. Ends with 2, and the reason, where there is none."""
     from widthwise.criticality.critical import critical as compute
 
     check_output(output)
-    point = compute(activation, near)
+    point = compute(activation, near, skip=skip, norm=norm)
     names = ("activation", "C_b", "C_W", "K_star", "universality", "stable_side")
     powers = ", ".join(f"{name} {value:.4g}" for name, value in point.exponents.items())
     emit(Records(names, [tuple(getattr(point, name) for name in names)], (f"exponents of depth: {powers}",)), output)
@@ -36,12 +40,14 @@ def phase(
     C_W: Annotated[str, typer.Option("--C_W", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0.5:3:51",
     C_b: Annotated[str, typer.Option("--C_b", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0:0.5:21",
     x_square: Annotated[float, typer.Option("--x-square", help="x·x/n_0 of the input.")] = 1.0,
+    skip: SkipOption = 0.0,
+    norm: NormOption = None,
 ) -> None:
     """The phase diagram of an activation: where signals die, scatter or explode with depth."""
     from widthwise.criticality.phase_diagram import phase_diagram
 
     kind = check_output(output)
-    found = phase_diagram(activation, axis("--C_W", C_W), axis("--C_b", C_b), x_square)
+    found = phase_diagram(activation, axis("--C_W", C_W), axis("--C_b", C_b), x_square, skip=skip, norm=norm)
     emit_with_figure(found if kind != "table" else _by_point(found), output, "phase", found)
 
 

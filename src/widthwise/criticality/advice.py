@@ -128,7 +128,7 @@ def _target_lines(advice: Advice) -> list[str]:
     if point is None:
         return ["No critical initialisation: " + advice.reason] if advice.reason else []
     lines = [f"Critical for this activation: C_b = {point.C_b:.10g}, C_W = {point.C_W:.10g} ({point.universality})."]
-    if point.universality in (HALF_STABLE, MARGINAL) and advice.recommended is not None:
+    if point.universality in (HALF_STABLE, MARGINAL) and isinstance(advice.recommended, MLP):
         lines.append(
             f"Inputs should enter at K* = {point.K_star:.10g}: the first layer takes C_W = "
             f"{advice.recommended.C_W[0]:.6g} for inputs of this size. Kernels are drawn to K* from "
@@ -200,12 +200,12 @@ def _fluctuations(dw: DepthWidth) -> str:
 
 
 def _layer_table(advice: Advice) -> str:
-    if advice.flow is None or advice.rates is None or not isinstance(advice.rates.network, MLP):
+    if advice.flow is None or advice.rates is None or not isinstance(advice.recommended, MLP):
         return ""
     head = ["layer", "K", "C_W recommended", "share of Θ before", "share after", "λ_b", "λ_W"]
     K = advice.flow.K.mean(axis=1)
     rates = advice.rates
-    rows = zip(range(1, len(K) + 1), K, rates.network.C_W, rates.before.layers, rates.after.layers, rates.lambda_b,
+    rows = zip(range(1, len(K) + 1), K, advice.recommended.C_W, rates.before.layers, rates.after.layers, rates.lambda_b,
                rates.lambda_W, strict=True)  # fmt: skip
     body = "".join("<tr>" + "".join(f"<td>{x:.5g}</td>" for x in row) + "</tr>" for row in rows)
     return "<table><tr>" + "".join(f"<th>{h}</th>" for h in head) + f"</tr>{body}</table>"
@@ -346,34 +346,21 @@ def advise(
     report = partial(Advice, net, inputs=len(rows), measured_on=where)
     flow, trouble = None, ""
     try:
-        flow = (learning_rates.layer_flow if isinstance(net, MLP) else learning_rates.network_flow)(net, few)
+        flow = learning_rates.flow_of(net, few)
     except NotDifferentiable as error:
         return report("cannot be trained by gradients", trouble=str(error))
     except DivergentMoment as error:
         trouble = str(error)
-    design = None if isinstance(net, MLP) else block_design(net, _mean_square(few))
-    if design is None:
-        point, reason = _critical_or_reason(net)
-        report = partial(report, critical=point, reason=reason)
-        aimed = _critical_network(net, point, few)
-    else:
-        report = partial(report, critical=design.point, reason=design.reason, design=design, growth=design.growth)
-        aimed = design.network
-    better, better_growth = _recommend(aimed, few, rows, deepest, largest_step)
-    report = partial(report, **better)
+    aim = _critical_aim(net, few) if isinstance(net, MLP) else _block_aim(net, few)
+    better, better_growth = _recommend(aim.network, few, rows, deepest, largest_step)
+    report = partial(report, **aim.fields, **better)
     if flow is None:
         # the kernel leaves the range in which the activation is tabulated
         return report("signals or gradients explode", trouble=trouble, signal=math.inf, gradient=math.inf)
     signal, gradient = _growth(flow)
-    # where the kernel goes if layers like the last one are added
-    if design is None:
-        points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
-        reached = None if points is None else points.reached_from(float(flow.K[0].mean()))
-    else:
-        reached = None if design.growth is None else design.growth.fixed_point
     return report(
-        _verdict(net, aimed, (signal, gradient), better_growth), signal=signal, gradient=gradient, flow=flow,
-        fixed_point=reached,
+        _verdict(net, aim.network, (signal, gradient), better_growth), signal=signal, gradient=gradient, flow=flow,
+        fixed_point=aim.reached_from(float(flow.K[0].mean())),
         depth_width=_unless_refused(depth_width, net, few[len(few) // 2], deepest),
     )  # fmt: skip
 
@@ -383,21 +370,35 @@ def _mean_square(rows: np.ndarray) -> float:
     return float(np.mean(np.einsum("ai,ai->a", rows, rows)) / rows.shape[1])
 
 
-def _critical_or_reason(net: MLP) -> tuple[Critical | None, str]:
+@dataclass(frozen=True)
+class _Aim:
+    """The network to use instead, or None; fields of `Advice`; where a kernel goes with more layers like the last."""
+
+    network: Network | None
+    fields: dict[str, Any]
+    reached_from: Callable[[float], FixedPoint | None]
+
+
+def _critical_aim(net: MLP, few: np.ndarray) -> _Aim:
+    """The network at its critical point; none without one, or without hidden layers."""
+    points = _unless_refused(fixed_points, net.activation, net.C_b[-1], net.C_W[-1])
+    reached = (lambda K: None) if points is None else points.reached_from
     try:
-        return critical(net.activation), ""
+        point = critical(net.activation)
     except InvalidInput as error:
-        return None, str(error)
-
-
-def _critical_network(net: MLP, point: Critical | None, few: np.ndarray) -> MLP | None:
-    """The network at its critical point; None without one, or without hidden layers."""
-    if point is None or net.depth == 1:
-        return None
+        return _Aim(None, {"reason": str(error)}, reached)
+    if net.depth == 1:
+        return _Aim(None, {"critical": point}, reached)
     C_W = [point.C_W] * net.depth
     if point.universality in (HALF_STABLE, MARGINAL):
         C_W[0] = (point.K_star - point.C_b) / _mean_square(few)
-    return net.replace(C_b=point.C_b, C_W=C_W)
+    return _Aim(net.replace(C_b=point.C_b, C_W=C_W), {"critical": point}, reached)
+
+
+def _block_aim(net: Network, few: np.ndarray) -> _Aim:
+    design = block_design(net, _mean_square(few))
+    fields = {"critical": design.point, "reason": design.reason, "design": design, "growth": design.growth}
+    return _Aim(design.network, fields, lambda K: None if design.growth is None else design.growth.fixed_point)
 
 
 def _growth(flow: learning_rates.LayerFlow | learning_rates.NetworkFlow) -> tuple[float, float]:
@@ -411,13 +412,12 @@ def _recommend(better: Network | None, few, rows, deepest, largest_step):
     """The fields of `Advice` from `recommended` to `learning_rate`, and the growth of K and gradients with them."""
     if better is None:
         return {}, (math.nan, math.nan)
-    if isinstance(better, MLP):
-        rates, flow = learning_rates.equalise(better, few), learning_rates.layer_flow(better, few)
-    else:
+    flow, theta = learning_rates.flow_of(better, few), (1.0, 1.0)
+    if not isinstance(better, MLP):
         # biases, weights, gains and shifts each keep their share of Θ, which is two as well
-        shares, flow = learning_rates.layer_shares(better, few), learning_rates.network_flow(better, few)
-        theta = (2.0 * float(part.sum()) / shares.total for part in (shares.biases, shares.weights))
-        rates = learning_rates.equalise(better, few, *theta)
+        shares = learning_rates.layer_shares(better, few)
+        theta = tuple(2.0 * float(part.sum()) / shares.total for part in (shares.biases, shares.weights))
+    rates = learning_rates.equalise(better, few, *theta)
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from widthwise.activations import Activation
@@ -71,8 +72,9 @@ def block_design(net: Network, x_square: float) -> BlockDesign:
     main = (residual or readings[1:-1] or readings)[-1]
     growth = None
     if main.activation is not None and main.alone:
-        growth = depth_growth(main.activation, main.dense.C_b, main.dense.C_W, skip=main.skip, norm=main.norm,
-                              x_square=x_square)  # fmt: skip
+        with suppress(InvalidInput):  # kernels at which the activation is not tabulated
+            growth = depth_growth(main.activation, main.dense.C_b, main.dense.C_W, skip=main.skip, norm=main.norm,
+                                  x_square=x_square)  # fmt: skip
     points, reasons = _points(readings)
     point, block = points.get((main.activation, main.norm)), BlockForm(main.skip, main.norm)
     design = BlockDesign(block, len(residual), None, point, growth, "; ".join(reasons), main.activation)
@@ -165,7 +167,7 @@ def _lines(design: BlockDesign, dense: Dense) -> Iterator[str]:
         yield (f"Recommended for the residual layers: {numbers}, 1/{count} of a plain layer's{kind}: a factor "
                f"1/sqrt({count}) on the branch. Or a skip of {math.sqrt(1.0 - 1.0 / count):.6g} with the same numbers, "
                "which keeps K where it is.")  # fmt: skip
-    if block.skip and block.norm is None and point is not None:
+    if block.skip and block.norm is None and design.activation is not None and point is not None:
         rate = (
             critical(design.activation, skip=min(block.skip, math.sqrt(1.0 - 1.0 / max(count, 2))))
             .laws()

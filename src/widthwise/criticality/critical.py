@@ -199,8 +199,8 @@ class Critical:
         (1.0, 0.666666666667)
         """
         if self.universality == NORMALISED:
-            growing = dict.fromkeys(("Theta", "A", "B", "H1"), 1.0)
-            return self._with_memory(Growth(growing | dict.fromkeys(("V", "D", "F"), 0.0), {}))
+            exponents: dict[str, float] = {"Theta": 1.0, "V": 0.0, "D": 0.0, "F": 0.0, "A": 1.0, "B": 1.0, "H1": 1.0}
+            return self._with_memory(Growth(exponents, {}))
         if self.universality in (HALF_STABLE, MARGINAL):
             laws = half_stable_laws(self._profile, self.K_star, self.C_W)
         else:

@@ -67,9 +67,9 @@ def _products(activation: Activation) -> tuple[Activation, Activation, Activatio
 
 def block_features(activation: Activation, K: np.ndarray, norm: Norm | None = None) -> Features:
     """Features of one input at kernels K > 0 (theory §12: q, p, s^α, f_α)."""
-    before = norm is not None and norm.place == "pre"
-    R = K + norm.epsilon if before else np.ones(len(K))
-    seen = K / R if before else K
+    before = norm if norm is not None and norm.place == "pre" else None
+    R = np.ones(len(K)) if before is None else K + before.epsilon
+    seen = K if before is None else K / R
     # a₊z, a₋z: one kernel tells of all
     homogeneous = profile(activation).slopes is not None
     at = np.ones(1) if homogeneous else seen
@@ -85,7 +85,7 @@ def block_features(activation: Activation, K: np.ndarray, norm: Norm | None = No
     fourth = second[:, 3]
     rest = second.reshape(-1, 2, 2) - np.einsum("ka,kb->kab", mean, mean)
     rest -= np.einsum("kam,kbm->kab", *[np.stack([q, p], axis=1)] * 2)
-    if norm is not None and not before:
+    if norm is not None and before is None:
         if norm.kind == "ln":
             # (σ − ⟨σ⟩)² in place of σ²
             own = np.sqrt(size)[:, None] * hermite_table(activation, 0, at, CARRIED_DEGREES).coefficients
@@ -95,13 +95,13 @@ def block_features(activation: Activation, K: np.ndarray, norm: Norm | None = No
         q, p, mean = (values / R[:, None] for values in (q, p, mean))
         rest, fourth = rest / R[:, None, None] ** 2, fourth / R**2
     (square, slope), s_prime = mean.T, p.copy()
-    if before:
+    if before is not None:
         # 2⟨s^α s⟩ f_α and 2⟨s'^α s'⟩ f_α: f_m = v² has degree 2, f_ν = v degree 1
         root = math.sqrt(2.0)
         degree_two = seen * root
         q[:, 2] -= degree_two * (root / 2.0) * q[:, 2]
         p[:, 2] -= degree_two * (slope + (root / 2.0) * p[:, 2])
-        if norm.kind == "ln":
+        if before.kind == "ln":
             q[:, 1] -= q[:, 1]
             p[:, 1] -= p[:, 1]
     elif norm is not None:
@@ -143,8 +143,8 @@ def _step(layers, number: int) -> Step:
             "layers of an activation and a Dense layer, with a skip or not, normalised once or not",
             "Kernels and gradients of other layers are followed, their fluctuations are not; measure them.",
         )  # fmt: skip
-    norm = [Norm("ln" if layer.centred else "rms", place, layer.epsilon) for place, layer in norms]
-    return Step(BlockForm(skip, *norm), *(sigma or [resolve("linear")]), dense, learned)
+    norm = next((Norm("ln" if layer.centred else "rms", place, layer.epsilon) for place, layer in norms), None)
+    return Step(BlockForm(skip, norm), sigma[0] if sigma else resolve("linear"), dense, learned)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ def deep_fluctuations(net: Network, x_square: float = 1.0) -> DeepFluctuations:
     [1.14, 1.181]
     """
     steps, first = steps_of(net), net.blocks[0][0]
+    assert isinstance(first, Dense)
     K = [dense_kernel(first.C_b, first.C_W, x_square)]
     for step in steps:
         square = step.block.profile(step.activation).moments(K[-1]).square

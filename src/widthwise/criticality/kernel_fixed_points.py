@@ -181,8 +181,8 @@ def fixed_points(
 
 def _fixed_in_block(block: BlockForm, point: FixedPoint) -> FixedPoint:
     """A fixed point of the plain layer as one of the layer with its skip."""
-    chi = (block.skip**2 + block.fresh * value for value in (point.chi_parallel, point.chi_perp))
-    return FixedPoint(point.K, *chi, point.stability)
+    parallel, perp = (block.skip**2 + block.fresh * chi for chi in (point.chi_parallel, point.chi_perp))
+    return FixedPoint(point.K, parallel, perp, point.stability)
 
 
 def _plain_fixed_points(shape: Profile, C_b: float, C_W: float) -> FixedPoints:

@@ -125,6 +125,11 @@ def network_flow(net: Network, X: np.ndarray) -> NetworkFlow:
     return NetworkFlow(np.stack(found), np.reshape(perp[1:], (-1, len(X))), np.swapaxes(shares, 0, 1))
 
 
+def flow_of(net: Network, X: np.ndarray) -> LayerFlow | NetworkFlow:
+    """What a network does to each row of X: the flow of a plain network, of any depth, or of any list of layers."""
+    return layer_flow(net, X) if isinstance(net, MLP) else network_flow(net, X)
+
+
 def _with_unit_rates(layer: Layer, shift: np.ndarray, scale: np.ndarray) -> Layer:
     """A layer whose rates are columns: fields that hold arrays are no input of a user's, and are not checked."""
     made = copy.copy(layer)

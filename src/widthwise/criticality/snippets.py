@@ -77,11 +77,11 @@ class _AlikeBlocks:
             return None
         bodies = [*(block.inner for block in blocks), tail]
         *norm, sigma, _ = (layer for layer in tail if not isinstance(layer, Affine))
-        known = len(norm) <= 1 and all(isinstance(layer, LayerNorm | RMSNorm) for layer in norm)
-        if not known or not isinstance(sigma, Elementwise):
+        known = [layer for layer in norm if isinstance(layer, LayerNorm | RMSNorm)]
+        if len(norm) > 1 or len(known) < len(norm) or not isinstance(sigma, Elementwise):
             return None
         gains = tuple(layer for body in bodies for layer in body if isinstance(layer, Affine))
-        return cls(blocks[0].scale, sigma.activation, norm[0] if norm else None, gains)
+        return cls(blocks[0].scale, sigma.activation, known[0] if known else None, gains)
 
 
 def _kinds(layers: Sequence[Layer]) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ from widthwise.flow.kernels.kernel_flow import Hyper, kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
-from widthwise.network import MLP, PER_LAYER
+from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import TENSORS
 
@@ -239,8 +239,9 @@ def advice_of(settings: Settings) -> Advice:
     'critical'
     """
 
-    def largest_step(net: MLP, X: np.ndarray) -> float:
+    def largest_step(net: Network, X: np.ndarray) -> float:
         """2/λ_max of Θ on the two inputs (theory §8)."""
+        assert isinstance(net, MLP)
         largest = float(np.linalg.eigvalsh(pair_kernels(net, X)[1][-1])[-1])
         return 2.0 / largest if largest > 0.0 else float("inf")
 
