@@ -26,6 +26,7 @@ from compilations import counting
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.ioloop import IOLoop
 
+from widthwise.criticality.phase_diagram import critical_line
 from widthwise.explorer.door import LARGEST_MESSAGE, MOST_FRAGMENTS, guard
 from widthwise.explorer.ensembles import check_size, prediction, sample, task_of, train_batches
 from widthwise.explorer.jobs import MOST_JOBS, Job, Latest, Share, Turns
@@ -102,6 +103,34 @@ def test_the_drawn_density_is_the_exact_one_to_the_width_of_a_line(changes):
     height = precise.max()
     assert np.max(np.abs(exact_density(found) - precise)) < 1e-4 * height
     assert np.max(np.abs(found.edgeworth - precise)) > 1e-3 * height
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"activation": "tanh", "skip": "residual", "gamma": 0.8, "C_W": 0.6}, {"activation": "gelu", "skip": "pre-norm", "gamma": 1.0},
+     {"activation": "relu", "skip": "residual", "gamma": 1.0}],
+    ids=["tanh", "gelu", "relu"],
+)  # fmt: skip
+def test_curves_with_a_skip_are_those_of_the_library(changes):
+    settings = replace(Settings(), depth=6, **changes)
+    found = theory_of(settings)
+    pair, kernels = pair_of(found), ww.theory(settings.network(), settings.inputs)
+    for name in ("K", "Theta"):
+        assert np.allclose(getattr(pair, name), kernels[name].values, rtol=1e-6)
+        assert np.allclose(getattr(found, name)[:, 0], kernels[name].values[:, 0, 0], rtol=1e-6)
+    # γ is seen
+    other = pair_of(theory_of(replace(settings, gamma=0.5)))
+    assert np.abs(other.K[2] / pair.K[2] - 1.0).max() > 0.05
+    phases = phases_of(settings.activation, *settings.block)
+    if settings.gamma < 1.0:
+        assert pytest.approx(0.36) == phases.point.C_W
+        assert np.abs(phases.line[0] / critical_line("tanh")[1][: len(phases.line[0])] - 0.36).max() < 1e-12
+    else:
+        assert (phases.grid.names == "divergent").all()
+    with pytest.raises(
+        InvalidInput, match="skip: got '(residual|pre-norm)'.*this page samples and trains plain networks"
+    ):
+        list(sample(settings, 1.0))
 
 
 def test_the_advice_is_that_of_the_library():
@@ -500,6 +529,17 @@ def test_the_page_loads_and_a_slider_moves_the_curve(visit):
     visitor.page.wait_for_function("() => location.search.includes('C_W=2.05')")
     assert chart.screenshot() != before
     visitor.page.get_by_text("Critical for this activation").wait_for()
+
+
+def test_a_skip_moves_the_curves_and_the_critical_line(visit):
+    visitor = visit("?activation=tanh&C_W=0.36&C_b=0&depth=6&width=32&skip=residual&gamma=0.8")
+    before = visitor.data("kernel:aa")["y"]
+    assert before[1] > 0.64 * 0.36  # a plain layer would add C_W⟨σ²⟩ < 0.36² alone
+    assert np.allclose(visitor.data("phase:critical")["x"], 0.36)
+    visitor.page.get_by_label("Skip γ").fill("0.6")
+    visitor.page.get_by_label("Skip γ").press("Enter")
+    visitor.wait_for_data("phase:critical", "Math.abs(data.x[0] - 0.64) < 1e-9")
+    assert visitor.data("kernel:aa")["y"][1] < before[1]
 
 
 def test_a_permalink_restores_the_state(visit):

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.interpolate import CubicHermiteSpline
 
 from widthwise.activations import ActivationLike, resolve
-from widthwise.criticality.blocks import BlockForm
+from widthwise.criticality.blocks import BlockForm, checked_norm
 from widthwise.criticality.kernel_fixed_points import CHI_IS_ONE, non_negative
 from widthwise.criticality.moments import Profile
 from widthwise.errors import InvalidInput
@@ -167,6 +167,12 @@ def _straight_grid(shape: Profile, C_W, C_b, start: np.ndarray):
     return np.where((C_b == 0.0) & (chi > 1.0) & (start == 0.0), 0.0, K), slope, slope
 
 
+def block_of_diagram(diagram: xr.Dataset) -> dict[str, Any]:
+    """`skip` and `norm` of what `phase_diagram` made, as its attributes say."""
+    kind, place, epsilon = diagram.attrs["norm"].split() if "norm" in diagram.attrs else ("", "", 0.0)
+    return {"skip": diagram.attrs.get("skip", 0.0), "norm": (kind, place, float(epsilon)) if kind else None}
+
+
 def phase_diagram(
     activation: ActivationLike, C_W: Any, C_b: Any, x_square: float = 1.0, *, skip: float = 0.0, norm: Any = None
 ) -> xr.Dataset:
@@ -190,8 +196,10 @@ def phase_diagram(
         "chi_perp": (dims, grid.chi_perp, {"long_name": "χ_⊥ there (theory §7)"}),
         "phase": (dims, grid.names, {"long_name": "phase"}),
     }
-    attrs = {"activation": sigma.spec, "x_square": x_square}
-    attrs |= {
-        name: value if name == "skip" else str(value) for name, value in (("skip", skip), ("norm", norm)) if value
-    }
+    attrs: dict[str, Any] = {"activation": sigma.spec, "x_square": x_square}
+    if skip:
+        attrs["skip"] = float(skip)
+    found = checked_norm(norm)
+    if found is not None:
+        attrs["norm"] = f"{found.kind} {found.place} {found.epsilon!r}"
     return xr.Dataset(variables, {"C_b": grid.C_b, "C_W": grid.C_W}, attrs)

@@ -35,9 +35,17 @@ DEEPEST_TRAINED, WIDEST_TRAINED = 6, 256
 _TRAINING = {"tolerance": 1e-6, "accuracy": 1e-5, "max_steps": 20_000, "batch": 16}
 
 
+def plain_network(settings: Settings, features: int = 2) -> MLP:
+    """The network; one with skips or normalisation is refused."""
+    if settings.skip != "none":
+        raise InvalidInput("skip", repr(settings.skip), "'none': this page samples and trains plain networks",
+                           "Set skip connections to none, or measure and train in Python.")  # fmt: skip
+    return settings.plain(features)
+
+
 def check_size(settings: Settings) -> None:
     """Refuse runs that a page should not start."""
-    net = settings.network()
+    net = plain_network(settings)
     parameters = parameter_count(net)
     if parameters > LARGEST_NETWORK:
         raise TooLarge("width, depth", f"{parameters:,} parameters a network", f"at most {LARGEST_NETWORK:,}",
@@ -61,7 +69,7 @@ def sample(settings: Settings, K: float) -> Iterator[xr.Dataset]:
     (64, True)
     """
     check_size(settings)
-    net, X = settings.network(), jnp.asarray(settings.inputs)
+    net, X = plain_network(settings), jnp.asarray(settings.inputs)
     edges = np.linspace(-_OUTPUT_REACH, _OUTPUT_REACH, _OUTPUT_BINS + 1) * np.sqrt(K)
     batch = power_of_two(_BATCH_PARAMETERS // parameter_count(net), 1, _LARGEST_BATCH)
     tally, counts, broken = Tally(net.n), np.zeros(_OUTPUT_BINS), 0
@@ -157,7 +165,7 @@ def task_of(settings: Settings) -> TrainingTask:
                        f"at most {DEEPEST_TRAINED} layers of width {WIDEST_TRAINED} for training",
                        "Move the sliders of depth and width, or train in Python.")  # fmt: skip
     data = dataset(settings.data, settings.points)
-    net = settings.network(data.features)
+    net = plain_network(settings, data.features)
     descent = settings.algorithm == "gradient descent"
     return TrainingTask(
         net, data, GradientDescent(0.5 * max_learning_rate(net, data.X_train)) if descent else GradientFlow()

@@ -28,9 +28,11 @@ from widthwise.explorer.settings import PAGE_ACTIVATIONS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
 from widthwise.explorer.widgets import EXPLORER_STYLE, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
-from widthwise.network import check_integer
+from widthwise.network import MLP, check_integer
 
-_NETWORK = ("activation", "C_W", "C_b", "depth", "width", "size_a", "size_b", "angle", "lambda_b", "lambda_W")
+_NETWORK = (
+    "activation", "skip", "gamma", "C_W", "C_b", "depth", "width", "size_a", "size_b", "angle", "lambda_b", "lambda_W",
+)  # fmt: skip
 #: Milliseconds in which further movements of a slider are gathered into one answer.
 _GATHER = 10
 #: States that between them compile what the sliders of one activation need.
@@ -200,11 +202,11 @@ class Page:
         """What there is to show, first the curves, then the slower parts; each as a function that shows it."""
         try:
             found = theory_of(settings)
-            phases = phases_of(settings.activation)
+            phases = phases_of(settings.activation, *settings.block)
             yield lambda: self._show(found, phases, begun)
             pair = pair_of(found)
             yield lambda: self.theory.show_pair(pair)
-            if found.exploded is None:
+            if found.exploded is None and isinstance(found.net, MLP):
                 exact = exact_density(found)
                 yield lambda: self.theory.density.set("exact", found.z, exact)
             advice = advice_of(settings)
@@ -223,9 +225,10 @@ class Page:
 
     def to_criticality(self) -> None:
         """Set C_W and C_b to the critical point of the activation."""
-        point = phases_of(self.settings.activation).point
+        point = phases_of(self.settings.activation, *self.settings.block).point
         if point is None:
-            self.problem.object = complaint(f"{self.settings.activation} has no critical initialisation.")
+            where = "" if self.settings.block[0] < 1.0 else " with γ = 1"
+            self.problem.object = complaint(f"{self.settings.activation} has no critical initialisation{where}.")
             return
         for name in ("C_W", "C_b"):
             self.change(name, getattr(point, name))

@@ -11,12 +11,14 @@ from urllib.parse import urlencode
 import numpy as np
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import MLP
+from widthwise.network import MLP, Network, ResMLP, simplified
 
 #: Continuous activations, for which Θ exists.
 PAGE_ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "leaky_relu", "sigmoid", "softplus")
 #: The deepest network of the page.
 DEEPEST_PAGE = 50
+#: Layers behind the first: plain, z' = γ z + b + W σ(z), and the same with RMSNorm before σ.
+SKIPS = ("none", "residual", "pre-norm")
 #: Characters of a typed or linked value.
 LONGEST_VALUE = 40
 
@@ -55,7 +57,9 @@ class Settings:
     """
 
     activation: str = _choice("Activation σ", *PAGE_ACTIVATIONS)
-    C_W: float = _quantity(1.5, "Weight variance C_W", 0.05, 4.0, 0.01)
+    skip: str = _choice("Skip connections", *SKIPS)
+    gamma: float = _quantity(0.9, "Skip γ (none: without effect)", 0.0, 1.0, 0.01)
+    C_W: float = _quantity(1.5, "Weight variance C_W", 0.01, 4.0, 0.01)
     C_b: float = _quantity(0.05, "Bias variance C_b", 0.0, 2.0, 0.01)
     depth: int = _quantity(10, "Depth L (weight layers)", 2, DEEPEST_PAGE)
     width: int = _quantity(64, "Width n (hidden neurons)", 2, 1024)
@@ -101,10 +105,28 @@ class Settings:
                 problems.append(str(error))
         return settings, problems
 
-    def network(self, features: int = 2, depth: int | None = None) -> MLP:
+    def network(self, features: int = 2, depth: int | None = None) -> Network:
         """The network, with one output; or one of another depth."""
+        if self.skip == "none":
+            return self.plain(features, depth)
+        widths = [features, *[self.width] * ((depth or self.depth) - 1), 1]
+        hyper = self.C_b, self.C_W, self.lambda_b, self.lambda_W
+        return simplified(ResMLP(widths, self.activation, self.gamma, *hyper, norm=self.norm))
+
+    def plain(self, features: int = 2, depth: int | None = None) -> MLP:
+        """The network without skips and normalisation."""
         widths = [features, *[self.width] * ((depth or self.depth) - 1), 1]
         return MLP(widths, self.activation, self.C_b, self.C_W, self.lambda_b, self.lambda_W)
+
+    @property
+    def norm(self) -> str | None:
+        """The normalisation, by the name that the library has for it."""
+        return "rms" if self.skip == "pre-norm" else None
+
+    @property
+    def block(self) -> tuple[float, str | None]:
+        """γ and the normalisation of the hidden layers."""
+        return (0.0 if self.skip == "none" else self.gamma), self.norm
 
     @property
     def inputs(self) -> np.ndarray:

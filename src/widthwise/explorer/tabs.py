@@ -43,7 +43,7 @@ class TheoryTab:
 
     def __init__(self):
         self.found: Theory | None = None
-        self._activation = ""
+        self._drawn: tuple[Any, ...] = ()
         inputs = {"aa": "input a", "bb": "input b"}
         self.kernel = Chart("kernel", "Kernel K by layer", "layer", "K of an input with itself", inputs, log=True)
         self.tangent = Chart("tangent", "Neural tangent kernel Θ by layer", "layer", "Θ of an input with itself",
@@ -84,8 +84,8 @@ class TheoryTab:
             else:
                 self.density.clear(name)
         settings = found.settings
-        if settings.activation != self._activation:
-            self._activation = settings.activation
+        if (settings.activation, *settings.block) != self._drawn:
+            self._drawn = settings.activation, *settings.block
             self.phase.show(phases)
         self.phase.set("here", [settings.C_W], [settings.C_b])
         self.advice.object = "<i>…</i>"
@@ -104,8 +104,11 @@ class TheoryTab:
             return precise_pair_of(widgets.handed_out(self.found)).dataset()
 
         def phases() -> Figure:
-            net, grid = widgets.handed_out(self.found).net, phases_of(self._activation).grid
-            return plot_phase(phase_diagram(net.activation, grid.C_W, grid.C_b), net)
+            settings, grid = widgets.handed_out(self.found).settings, phases_of(*self._drawn).grid
+            skip, norm = settings.block
+            return plot_phase(
+                phase_diagram(settings.activation, grid.C_W, grid.C_b, skip=skip, norm=norm), settings.plain()
+            )
 
         self.files = (
             widgets.data_file("Theory", "CSV", numbers),

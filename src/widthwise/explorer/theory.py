@@ -22,9 +22,11 @@ import xarray as xr
 
 from widthwise.activations import Activation
 from widthwise.criticality.advice import Advice, advise
+from widthwise.criticality.blocks import BlockForm
 from widthwise.criticality.critical import Critical, critical
-from widthwise.criticality.moments import profile
-from widthwise.criticality.phase_diagram import PhaseDiagram, critical_line, phase_grid
+from widthwise.criticality.deep_fluctuations import deep_fluctuations
+from widthwise.criticality.learning_rates import largest_stable_step
+from widthwise.criticality.phase_diagram import PHASE_NAMES, PhaseDiagram, critical_line, phase_grid
 from widthwise.errors import InvalidInput, NotCritical
 from widthwise.explorer.settings import CONTROLS, DEEPEST_PAGE, Settings
 from widthwise.flow.action.couplings import Couplings
@@ -36,7 +38,7 @@ from widthwise.flow.kernels.kernel_flow import Hyper, kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
-from widthwise.network import MLP, PER_LAYER, Network
+from widthwise.network import MLP, PER_LAYER, Network, RMSNorm
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import TENSORS
 
@@ -57,11 +59,12 @@ class Theory:
     """K and Θ (layer, 2) of the inputs a and b, each with itself; of a, ratios by tensor (layer,) and densities of z.
 
     `gaussian` and `edgeworth` are the density at infinite width and to order 1/n, at the points `z`. Where a kernel
-    exceeds `EXPLODED` before the output, `net` ends at the layer before and `exploded` is the first layer beyond.
+    exceeds `EXPLODED` before the output, `net` ends at the layer before and `exploded` is the first layer beyond. With
+    skips or normalisation only V, A and B are known here; other ratios and the density to order 1/n are NaN.
     """
 
     settings: Settings
-    net: MLP
+    net: Network
     K: np.ndarray
     Theta: np.ndarray
     ratios: dict[str, np.ndarray]
@@ -122,6 +125,8 @@ def theory_of(settings: Settings) -> Theory:
     exploded = _explodes(settings)
     net = settings.network(depth=exploded and exploded - 1)
     X, rows = settings.inputs, slice(net.depth)
+    if not isinstance(net, MLP):
+        return _block_theory(settings, net, exploded)
     longer = continued(net)
     flows = [single_flow(longer, x, wanted, True) for x, wanted in zip(X, (DRAWN_TENSORS, ()), strict=True)]
     both, Theta = (np.stack([value_of(getattr(flow, name))[rows] for flow in flows], axis=1) for name in ("K", "Theta"))
@@ -129,10 +134,40 @@ def theory_of(settings: Settings) -> Theory:
     K = float(both[-1, 0])
     shift, V = ratios["G1"][-1] * K, ratios["V"][-1] * K**2
     made = Couplings(np.full((1, 1), K), np.full((1, 1), shift), np.full((1,) * 4, V), n=net.n, m=1)
-    z = np.linspace(-_DENSITY_REACH, _DENSITY_REACH, _DENSITY_POINTS) * np.sqrt(K)
-    gaussian = np.exp(-0.5 * z**2 / K) / np.sqrt(2.0 * np.pi * K)
+    z, gaussian = _gaussian(K)
     edgeworth = OutputDensity(made).density(z)
     return Theory(settings, net, both, Theta, ratios, z, gaussian, edgeworth, exploded)
+
+
+def _gaussian(K: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points, and the density of N(0, K) there."""
+    z = np.linspace(-_DENSITY_REACH, _DENSITY_REACH, _DENSITY_POINTS) * np.sqrt(K)
+    return z, np.exp(-0.5 * z**2 / K) / np.sqrt(2.0 * np.pi * K)
+
+
+def _block_theory(settings: Settings, net: Network, exploded: int | None) -> Theory:
+    """The same with skips or normalisation (theory §11, §12)."""
+    K, Theta = (kernel[:, [0, 1], [0, 1]] for kernel in _block_pair(settings, net))
+    found = deep_fluctuations(net, settings.size_a)
+    ratios = {name: getattr(found, name, np.full(net.depth, np.nan)) for name in DRAWN_TENSORS}
+    z, gaussian = _gaussian(float(K[-1, 0]))
+    return Theory(settings, net, K, Theta, ratios, z, gaussian, np.full(len(z), np.nan), exploded)
+
+
+def _block_pair(settings: Settings, net: Network) -> tuple[np.ndarray, np.ndarray]:
+    """K and Θ (layer, 2, 2) of both inputs with skips or normalisation."""
+    (gamma, norm), depth, X = settings.block, net.depth, settings.inputs
+    plain, skips = settings.plain(depth=depth), np.zeros(DEEPEST_PAGE)
+    if plain.activation.closed is not None:
+        flow = kernel_flow(net, X)
+        assert flow.Theta is not None
+        return flow.K, flow.Theta
+    skips[1 : depth - 1] = gamma
+    gram = (X @ X.T / X.shape[1])[[0, 0, 1], [0, 1, 1]]
+    found = _planar_flow(plain.activation, norm is not None, Hyper.of(continued(plain)), skips, gram)
+    full = np.array([[0, 1], [1, 2]])
+    K, Theta = (np.asarray(kernel)[:depth][:, full] for kernel in found)
+    return K, Theta
 
 
 def continued(net: MLP) -> MLP:
@@ -150,6 +185,8 @@ def pair_of(found: Theory) -> InputPair:
     >>> pair.correlation("K").round(5).tolist()
     [0.0, 0.31831, 0.49373]
     """
+    if not isinstance(found.net, MLP):
+        return InputPair(found, *_block_pair(found.settings, found.net))
     return InputPair(found, *pair_kernels(found.net, found.settings.inputs))
 
 
@@ -166,7 +203,8 @@ def pair_kernels(net: MLP, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         assert flow.Theta is not None
         return flow.K[rows], flow.Theta[rows]
     gram = X @ X.T / net.widths[0]
-    K, Theta = _planar_flow(net.activation, Hyper.of(longer), gram[[0, 0, 1], [0, 1, 1]])
+    plain = np.zeros(longer.depth)
+    K, Theta = _planar_flow(net.activation, False, Hyper.of(longer), plain, gram[[0, 0, 1], [0, 1, 1]])
     full = np.array([[0, 1], [1, 2]])
     return np.asarray(K)[rows][:, full], np.asarray(Theta)[rows][:, full]
 
@@ -178,14 +216,19 @@ def _normal_nodes(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return u, weights / weights.sum()
 
 
-@partial(jax.jit, static_argnums=0)
-def _planar_flow(activation: Activation, hyper: Hyper, gram):
-    """K and Θ (layer, 3) of the pairs aa, ab, bb."""
+@partial(jax.jit, static_argnums=(0, 1))
+def _planar_flow(activation: Activation, normalised: bool, hyper: Hyper, skips, gram):
+    """K and Θ (layer, 3) of the pairs aa, ab, bb; with the skips γ of the layers, and RMSNorm before σ or not."""
     (line, line_weights), (u, weights) = _normal_nodes(_LINE), _normal_nodes(_PLANE)
     functions = activation.derivative(0), activation.derivative(1)
 
-    def step(kernels, hyper):
+    def step(kernels, layer):
+        (stream_K, stream_Theta), (hyper, skip) = kernels, layer
         K, Theta = kernels
+        if normalised:
+            R_a, R_b = K[0] + RMSNorm().epsilon, K[2] + RMSNorm().epsilon
+            root = jnp.stack([R_a, jnp.sqrt(R_a * R_b), R_b])
+            K, Theta = K / root, Theta / root
         a, b = jnp.sqrt(K[0]), jnp.sqrt(K[2])
         rho = jnp.clip(K[1] / jnp.where(a * b > 0.0, a * b, 1.0), -1.0, 1.0)
         z_b = b * (rho * u[:, None] + jnp.sqrt(1.0 - rho**2) * u)
@@ -193,11 +236,12 @@ def _planar_flow(activation: Activation, hyper: Hyper, gram):
         for f in functions:
             aa, bb = (line_weights @ f(scale * line) ** 2 for scale in (a, b))
             found.append(jnp.stack([aa, (weights * f(a * u)) @ (f(z_b) @ weights), bb]))
-        kernels = dense_step(hyper, found[0], found[1] * Theta)
+        K, Theta = dense_step(hyper, found[0], found[1] * Theta)
+        kernels = skip**2 * stream_K + K, skip**2 * stream_Theta + Theta
         return kernels, kernels
 
     start = dense_step(hyper[0], gram, 0.0)
-    _, above = jax.lax.scan(step, start, hyper[1:])
+    _, above = jax.lax.scan(step, start, (hyper[1:], skips[1:]))
     return [jnp.concatenate([first[None], rest]) for first, rest in zip(start, above, strict=True)]
 
 
@@ -210,13 +254,14 @@ def precise_pair_of(found: Theory) -> InputPair:
 
 def _explodes(settings: Settings) -> int | None:
     """The first layer at which a kernel exceeds `EXPLODED`, counted from 1; None if there is none."""
-    net = settings.network()
-    shape = profile(net.activation)
-    if shape.slopes is not None:
+    net, form = settings.plain(), BlockForm.of(*settings.block)
+    shape = form.profile(net.activation)
+    if shape.slopes is not None and not form.skip:
         return None
     K = dense_kernel(settings.C_b, settings.C_W, np.array([settings.size_a, settings.size_b]))
     for layer in range(2, net.depth + 1):
-        K = dense_kernel(settings.C_b, settings.C_W, shape.moments(K).square)
+        kept = form.skip**2 * K if layer < net.depth else 0.0
+        K = kept + dense_kernel(settings.C_b, settings.C_W, shape.moments(K).square)
         if K.max() > EXPLODED:
             return max(layer, 3)
     return None
@@ -227,6 +272,7 @@ def exact_density(found: Theory) -> np.ndarray:
 
     Accurate to about 5e-5 of its height; NaN where it is infinite.
     """
+    assert isinstance(found.net, MLP)
     law = ExactLaw(*kernel_laws(found.net, found.settings.inputs[0], COARSE, found.K[:, 0]))
     density = law.density(found.z)
     return np.where(np.isfinite(density), density, np.nan)
@@ -241,7 +287,8 @@ def advice_of(settings: Settings) -> Advice:
 
     def largest_step(net: Network, X: np.ndarray) -> float:
         """2/λ_max of Θ on the two inputs (theory §8)."""
-        assert isinstance(net, MLP)
+        if not isinstance(net, MLP):
+            return largest_stable_step(net, X)
         largest = float(np.linalg.eigvalsh(pair_kernels(net, X)[1][-1])[-1])
         return 2.0 / largest if largest > 0.0 else float("inf")
 
@@ -257,8 +304,8 @@ class Phases:
     point: Critical | None
 
 
-@lru_cache(maxsize=len(CONTROLS))
-def phases_of(activation: str) -> Phases:
+@lru_cache(maxsize=64)
+def phases_of(activation: str, skip: float = 0.0, norm: str | None = None) -> Phases:
     """For an input with x·x/n_0 = 1 (theory §7).
 
     >>> phases_of("relu").point.C_W, phases_of("sigmoid").point
@@ -266,13 +313,17 @@ def phases_of(activation: str) -> Phases:
     """
     across, up = CONTROLS["C_W"], CONTROLS["C_b"]
     C_W, C_b = np.linspace(across.low, across.high, 159), np.linspace(up.low, up.high, 101)
-    grid = phase_grid(activation, C_W, C_b)
+    if skip >= 1.0:  # K grows everywhere
+        endless = np.full((len(C_b), len(C_W)), np.inf)
+        divergent = np.full(endless.shape, PHASE_NAMES.index("divergent"))
+        return Phases(PhaseDiagram(C_W, C_b, endless, endless, endless, divergent), (np.empty(0), np.empty(0)), None)
+    grid = phase_grid(activation, C_W, C_b, skip=skip, norm=norm)
     try:
-        point = critical(activation)
+        point = critical(activation, skip=skip, norm=norm)
     except NotCritical:
         point = None
     try:
-        _, line_W, line_b = critical_line(activation)
+        _, line_W, line_b = critical_line(activation, skip=skip, norm=norm)
     except InvalidInput:
         # a₊z, a₋z: χ_⊥ depends on C_W alone
         assert point is not None

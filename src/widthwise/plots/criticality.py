@@ -17,7 +17,7 @@ from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
-from widthwise.criticality.phase_diagram import PHASE_NAMES, critical_line
+from widthwise.criticality.phase_diagram import PHASE_NAMES, block_of_diagram, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, simplified
 from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
@@ -190,12 +190,12 @@ def _name_phases(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray
 
 
 def _draw_critical(axis: Axes, diagram: xr.Dataset) -> None:
-    sigma = resolve(diagram.attrs["activation"])
+    sigma, block = resolve(diagram.attrs["activation"]), block_of_diagram(diagram)
     with suppress(InvalidInput):  # then it is a single point, which follows
-        _, C_W, C_b = critical_line(sigma)
+        _, C_W, C_b = critical_line(sigma, **block)
         axis.plot(C_W, C_b, color=COLOURS[0], label=r"$\chi_\perp = 1$")
     with suppress(InvalidInput):
-        point = critical(sigma)
+        point = critical(sigma, **block)
         mark: Any = {"ms": 13, "color": COLOURS[0], "clip_on": False, "zorder": 5}
         axis.plot(point.C_W, point.C_b, "*", label="critical point", **mark)
 
@@ -210,7 +210,7 @@ def plot_learning_rates(rates: LearningRates) -> Figure:
     >>> [axis.get_xlabel() for axis in figure.axes]
     ['layer', 'layer']
     """
-    layer = np.arange(1, rates.network.depth + 1)
+    layer = np.arange(1, len(rates.lambda_b) + 1)
     with look():
         figure, (left, right) = panels(2, 2, 3.9, 3.0)
         for number, (name, values) in enumerate(((r"$\lambda_b$", rates.lambda_b), (r"$\lambda_W$", rates.lambda_W))):
