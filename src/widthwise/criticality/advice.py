@@ -90,8 +90,8 @@ def _layer_lines(advice: Advice) -> list[str]:
         return []
     K, chi = advice.flow.K.mean(axis=1), np.exp(advice.flow.log_chi_perp).mean(axis=1)
     some = np.unique(np.linspace(0, len(K) - 1, min(len(K), _LAYERS_SHOWN)).round().astype(int))
-    rows = [f"{layer + 1:>7}  {K[layer]:>9.4g}  {'' if not layer else f'{chi[layer - 1]:.4g}':>9}" for layer in some]
-    return [f"{'layer':>7}  {'K':>9}  {'χ_⊥':>9}", *rows]
+    rows = [f"{at + 1}: {K[at]:.4g}" + (f", {chi[at - 1]:.4g}" if at else "") for at in some]
+    return [f"Layer: K, χ_⊥ of the step to it. {'; '.join(rows)}."]
 
 
 def _growth_lines(advice: Advice) -> list[str]:
