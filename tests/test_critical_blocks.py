@@ -229,7 +229,7 @@ def test_power_laws_are_those_of_the_flow():
     grown = logs[l - 2] - logs[half - 2]
     assert tanh.gradient.kind == "stretched exponential"
     assert tanh.gradient.exponent == pytest.approx(0.5, abs=1e-6)
-    assert grown == pytest.approx(tanh.gradient.value * (math.sqrt(l) - math.sqrt(half)), rel=0.05)
+    assert grown == pytest.approx(tanh.gradient.value * (math.sqrt(l) - math.sqrt(half)), rel=0.1)
     assert grown != pytest.approx(tanh.gradient.value * math.log(l / half), rel=0.5)  # no power law
     logs = np.cumsum(flows["gelu"].log_chi_perp[:, 0])
     assert gelu.gradient.kind == "power"

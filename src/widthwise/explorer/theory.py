@@ -22,7 +22,7 @@ import xarray as xr
 
 from widthwise.activations import Activation
 from widthwise.criticality.advice import Advice, advise
-from widthwise.criticality.blocks import BlockForm
+from widthwise.criticality.blocks import BlockForm, Norm
 from widthwise.criticality.critical import Critical, critical
 from widthwise.criticality.deep_fluctuations import deep_fluctuations
 from widthwise.criticality.learning_rates import largest_stable_step
@@ -38,7 +38,7 @@ from widthwise.flow.kernels.kernel_flow import Hyper, kernel_flow
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.flow.one_input.scaled_numbers import value_of
 from widthwise.gaussian.kernel_rules import dense_kernel, dense_step
-from widthwise.network import MLP, PER_LAYER, Network, RMSNorm
+from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import TENSORS
 
@@ -226,7 +226,7 @@ def _planar_flow(activation: Activation, normalised: bool, hyper: Hyper, skips, 
         (stream_K, stream_Theta), (hyper, skip) = kernels, layer
         K, Theta = kernels
         if normalised:
-            R_a, R_b = K[0] + RMSNorm().epsilon, K[2] + RMSNorm().epsilon
+            R_a, R_b = K[0] + Norm("rms").epsilon, K[2] + Norm("rms").epsilon
             root = jnp.stack([R_a, jnp.sqrt(R_a * R_b), R_b])
             K, Theta = K / root, Theta / root
         a, b = jnp.sqrt(K[0]), jnp.sqrt(K[2])
