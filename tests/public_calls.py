@@ -100,7 +100,7 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: ww.compare_algorithms, lambda: {**TRAINING, "algorithms": [ww.GradientFlow(), ww.GradientDescent(0.1)]}
     ),
     "couplings": (lambda: ww.couplings, lambda: {"net": NET, "X": X[:1], "layer": 2, "neurons": 1, "tolerance": 1e-9}),
-    "critical": (lambda: ww.critical, lambda: {"activation": "gelu", "near": 3.0}),
+    "critical": (lambda: ww.critical, lambda: {"activation": "gelu", "near": 3.0, "skip": 0.5, "norm": "rms"}),
     "dataset": (lambda: ww.dataset, lambda: {"name": "circle", "points": 4}),
     "depth_width": (lambda: ww.depth_width, lambda: {"net": NET, "x": X[0], "deepest": 8}),
     "evidence_grid": (
@@ -161,6 +161,10 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: ww.criticality.kernel_map, lambda: {"activation": "tanh", "K": 1.0, "C_b": 0.1, "C_W": 1.5}
     ),
     "criticality.layer_shares": (lambda: ww.criticality.layer_shares, lambda: {"net": NET, "X": X}),
+    "criticality.depth_growth": (
+        lambda: ww.criticality.depth_growth,
+        lambda: {"activation": "gelu", "C_b": 0.1, "C_W": 0.5, "skip": 1.0, "norm": "ln", "branch": 1.0, "x_square": 1.0},
+    ),
     "criticality.make_critical": (
         lambda: ww.criticality.make_critical, lambda: {"activation": "sigmoid", "vary": "shift", "K_star": None}
     ),

@@ -24,6 +24,7 @@ from widthwise.criticality.moments import KernelMoments, Profile, profile
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network.layers.base import check_number
 from widthwise.network.skips_and_norms import norm_kind
+from widthwise.network.validation import check_real, is_one_of
 
 _NORM_EXPECTED = "'rms', 'ln', or ('rms' or 'ln', 'pre' or 'post', ε)"
 #: Kernels up to which a normalised layer is tabulated: what it sees does not grow with them.
@@ -53,7 +54,7 @@ class BlockForm:
     @classmethod
     def of(cls, skip: Any = 0.0, norm: Any = None, purpose: str = "") -> BlockForm:
         """From the arguments `skip` and `norm` of the functions of criticality; with a purpose, γ < 1 is required."""
-        skip, norm = check_number("skip", skip), checked_norm(norm)
+        skip, norm = check_scale("skip", skip), checked_norm(norm)
         if purpose and skip >= 1.0:
             raise InvalidInput(
                 "skip", f"{skip:g}", f"a number from 0 to below 1: with 1 or more K grows without bound, there is no "
@@ -76,6 +77,11 @@ class BlockForm:
 PLAIN = BlockForm()
 
 
+def check_scale(name: str, value: Any) -> float:
+    """A factor whose square is a number."""
+    return check_real(name, check_number(name, value), "a number from 0 to 1e100", largest=1e100)
+
+
 def checked_norm(norm: Any) -> Norm | None:
     """From the argument `norm`: None, a kind, or (kind, place, ε) as in `NormMLP`."""
     if norm is None or isinstance(norm, Norm):
@@ -84,7 +90,7 @@ def checked_norm(norm: Any) -> Norm | None:
         return Norm(norm_kind(norm))
     if not isinstance(norm, Sequence) or len(norm) != 3:
         raise InvalidInput("norm", repr(norm), _NORM_EXPECTED)
-    if norm[1] not in ("pre", "post"):
+    if not is_one_of(norm[1], ("pre", "post")):
         raise UnknownName.of("norm", str(norm[1]), ("pre", "post"))
     return Norm(norm_kind(norm[0]), norm[1], check_number("norm", norm[2]))
 

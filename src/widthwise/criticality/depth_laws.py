@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.activations import ActivationLike, resolve
-from widthwise.criticality.blocks import BlockForm
+from widthwise.criticality.blocks import BlockForm, check_scale
 from widthwise.criticality.critical import K_ZERO, critical
 from widthwise.criticality.kernel_fixed_points import (
     CHI_IS_ONE,
@@ -108,7 +108,7 @@ def depth_growth(
     K tends to 0.38; squared gradients: stays of the same size
     """
     sigma, block = resolve(activation), BlockForm.of(skip, norm)
-    scale = non_negative(branch, "branch") ** 2
+    scale = check_scale("branch", branch) ** 2
     C_b, C_W = non_negative(C_b, "C_b"), non_negative(C_W, "C_W")
     start = dense_kernel(C_b, C_W, non_negative(x_square, "x_square"))
     C_b, C_W = scale * C_b, scale * C_W

@@ -147,7 +147,7 @@ def _affine_layers(affine: Any) -> list[Layer]:
 
 def norm_kind(kind: Any) -> str:
     """The name of a normalisation, checked."""
-    if kind in ("batch", "batch_norm", "bn"):
+    if isinstance(kind, str) and kind in ("batch", "batch_norm", "bn"):
         raise InvalidInput("norm", repr(kind), "'rms' or 'ln'", BATCH_NORM)
     if not isinstance(kind, str) or kind not in NORMS:
         raise UnknownName.of("norm", str(kind), NORMS)
