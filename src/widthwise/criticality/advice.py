@@ -16,7 +16,7 @@ from widthwise.criticality import learning_rates
 from widthwise.criticality.block_advice import BlockDesign, block_design
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL, Critical, critical
 from widthwise.criticality.depth_laws import DepthGrowth
-from widthwise.criticality.depth_width import DepthWidth, depth_width
+from widthwise.criticality.depth_width import DepthWidth, check_deepest, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.snippets import snippets
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
@@ -339,7 +339,7 @@ def advise(
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
     (14.8, 0.4)
     """
-    net = simplified(net) if isinstance(net, Network) else net
+    net, deepest = simplified(net), check_deepest(deepest)
     rows = learning_rates.checked_rows(net, X)
     few = _evenly_spaced(rows, _ROWS_FOLLOWED)
     where = "one input with x·x/n_0 = 1" if X is None else f"{len(few)} of {len(rows)} inputs"

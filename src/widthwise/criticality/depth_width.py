@@ -25,7 +25,7 @@ from widthwise.criticality.learning_rates import checked_rows
 from widthwise.errors import DivergentMoment
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.memory import require_layers
-from widthwise.network import MLP, PER_LAYER, Network, check_integer, check_network, check_one_input, simplified
+from widthwise.network import MLP, PER_LAYER, Network, check_integer, check_one_input, simplified
 from widthwise.network.validation import check_real
 
 #: The expansion counts as failed where a correction reaches its leading term.
@@ -89,7 +89,7 @@ def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> Dept
     >>> round(100 * report.kernel_variance, 2)                                # for all L: branches carry 1/L
     15.61
     """
-    net = simplified(check_network(net))
+    net, deepest = simplified(net), check_deepest(deepest)
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if not isinstance(net, MLP):
         return _with_memory(net, float(rows[0] @ rows[0]) / net.widths[0], deepest)
@@ -116,12 +116,17 @@ def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> Dept
     )  # fmt: skip
 
 
+def check_deepest(deepest: Any) -> int | None:
+    """A number of layers that fits into memory, or None."""
+    if deepest is not None:
+        require_layers(check_integer("deepest", deepest, 1))
+    return deepest
+
+
 def _with_memory(net: Network, x_square: float, deepest: int | None) -> DepthWidth:
     """The same for networks with skips or normalisation, from fluctuations along the stream (theory §11, §12)."""
     steps_of(net)
-    searched = min(max(4 * net.n, 64), _DEEPEST_WITH_MEMORY)
-    if deepest is not None:
-        searched = check_integer("deepest", deepest, 1)
+    searched = min(max(4 * net.n, 64), _DEEPEST_WITH_MEMORY) if deepest is None else deepest
     require_layers(max(searched, net.depth))
     deep = net
     if net.depth > 2 and net.widths[-3] == net.n:

@@ -17,8 +17,8 @@ from widthwise.criticality.moments import profile
 from widthwise.errors import DivergentMoment, InvalidInput, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import Kept, Pair, dense_kernel, kernel_rule
-from widthwise.memory import require_layers
-from widthwise.network import MLP, Affine, Dense, Layer, Network, check_inputs, check_integer, check_network
+from widthwise.memory import require_layers, require_memory
+from widthwise.network import MLP, Affine, Dense, Layer, Network, check_inputs, check_integer, simplified
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class LayerFlow:
 
 def checked_rows(net: Network, X: object) -> np.ndarray:
     """X as (inputs, features), or one input with x·x/n_0 = 1; rows of zeros are refused."""
-    check_network(net)
     if X is None:
         require_memory(8 * net.widths[0], f"an input of {net.widths[0]} features", "Take narrower inputs.")
         return np.ones((1, net.widths[0]))
@@ -183,7 +182,7 @@ def layer_shares(net: Network, X: Any = None) -> Shares:
     >>> shares.weights.tolist(), shares.total
     ([1.0, 1.0, 1.0], 3.0)
     """
-    net = plain(net, "criticality")
+    net = simplified(net)
     return _shares_at(net, *_per_rate(net, checked_rows(net, X)))
 
 
@@ -229,7 +228,7 @@ def equalise(net: Network, X: Any = None, theta_b: float = 1.0, theta_W: float =
     >>> float(rates.before.layers[0] / rates.before.layers[-1]) < 0.2
     True
     """
-    net = plain(net, "criticality")
+    net = simplified(net)
     theta_b, theta_W = non_negative(theta_b, "theta_b"), non_negative(theta_W, "theta_W")
     if theta_b + theta_W == 0.0:
         raise InvalidInput("theta_b, theta_W", "0 and 0", "at least one that is positive")
