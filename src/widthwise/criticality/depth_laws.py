@@ -47,6 +47,7 @@ class DepthLaw:
 
     `kind` is "constant" (tends to `value`), "power" (value · l^exponent), "exponential" (e^(l/length), so that it falls
     where `length` is negative), "stretched exponential" (e^(value · l^exponent)) or "faster than exponential".
+    `value` is None where no factor is known.
 
     >>> print(DepthLaw("power", exponent=1.0, value=0.5)), print(DepthLaw("exponential", length=-4.0))
     grows like 0.5 l^1
@@ -57,10 +58,10 @@ class DepthLaw:
     kind: str
     exponent: float = 0.0
     length: float = math.inf
-    value: float = math.nan
+    value: float | None = None
 
     def __str__(self) -> str:
-        factor = f"{self.value:.4g} " if math.isfinite(self.value) else ""
+        factor = "" if self.value is None else f"{self.value:.4g} "
         if self.kind == TENDS:
             return f"tends to {factor.strip()}" if factor else "stays of the same size"
         if self.kind == POWER:
