@@ -35,7 +35,7 @@ from widthwise.tensors import MEANS, TENSORS
 #: Inputs along one side of a tile: what its rules hold stays in the cache.
 SIDE = 64
 #: Terms of the series at one input; a tile sums as many as its correlations need.
-TERMS = (96, 192, 384, 768)
+PAIR_TERMS = (96, 192, 384, 768)
 #: Pairs whose series take less time than compiling them.
 _FEW_PAIRS = 1024
 #: Inputs whose series are made at a time.
@@ -73,11 +73,11 @@ def closure(wanted: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
     found, new = set(), {(name, canonical(name, pattern)) for name, pattern in wanted}
     while new:
         found |= new
-        new = {(o, canonical(o, _at(pattern, at))) for name, pattern in new for o, at in ENTRIES[name]} - found
+        new = {(o, canonical(o, _letters_at(pattern, at))) for name, pattern in new for o, at in ENTRIES[name]} - found
     return {name: tuple(sorted(p for other, p in found if other == name)) for name in RULES if name in dict(found)}
 
 
-def _at(pattern: str, letters: str) -> str:
+def _letters_at(pattern: str, letters: str) -> str:
     return "".join(pattern["abcd".index(letter)] for letter in letters)
 
 
@@ -89,7 +89,7 @@ class PairMatrix(QuadrupleMatrix):
     pattern: str = ""
 
     def on(self, pair: str) -> Any:
-        return self.values[_at(self.pattern, pair)]
+        return self.values[_letters_at(self.pattern, pair)]
 
     def at(self, pattern: str) -> PairMatrix:
         return PairMatrix(self.values, pattern)
@@ -114,7 +114,7 @@ class PairTensor(QuadrupleTensor, QuadrupleMatrix):
     pattern: str
 
     def entries(self, indices: str) -> Any:
-        return self.values[canonical(self.name, _at(self.pattern, indices))]
+        return self.values[canonical(self.name, _letters_at(self.pattern, indices))]
 
     def on(self, pair: str) -> Any:
         return self.entries(pair)
@@ -129,9 +129,9 @@ class PairExpectations:
             tuple(p + order for order in orders) for p in (0, 1) for orders in _LEG_ORDERS[: 6 if self.fourth else 3]
         ]
         letters = {letter for patterns in entries.values() for pattern in patterns for letter in pattern}
-        splits = {_split(orders, at) for orders in self.legs for at in product("xy", repeat=2)}
+        splits = {_split_over(orders, at) for orders in self.legs for at in product("xy", repeat=2)}
         for name, patterns in entries.items():
-            splits |= {_split(orders, pattern) for pattern in patterns for orders in READS[name]}
+            splits |= {_split_over(orders, pattern) for pattern in patterns for orders in READS[name]}
         if "y" not in letters:
             splits = {split for split in splits if not split[1]}
         self.two = sorted(split for split in splits if all(split))
@@ -139,7 +139,7 @@ class PairExpectations:
         self.products = sorted({orders for split in self.two for orders in split})
 
 
-def _split(orders: Orders, pattern: Iterable[str]) -> Split:
+def _split_over(orders: Orders, pattern: Iterable[str]) -> Split:
     """Which orders of derivatives stand at x, and which at y."""
     at_x, at_y = (tuple(sorted(o for o, p in zip(orders, pattern, strict=True) if p == letter)) for letter in "xy")
     return at_x, at_y
@@ -162,7 +162,7 @@ class InputSeries(NamedTuple):
 
 def _cuts(terms: int) -> np.ndarray:
     """Numbers of terms that a tile may sum; few, since each is compiled."""
-    return np.array([cut for cut in (32, 64, *TERMS) if cut <= terms])
+    return np.array([cut for cut in (32, 64, *PAIR_TERMS) if cut <= terms])
 
 
 def _input_series(
@@ -189,7 +189,7 @@ def _input_series(
     return InputSeries(coefficients, np.sqrt(np.stack([share.max(axis=0, initial=0.0) for share in past])), means)
 
 
-class _Tiles:
+class _PairTiles:
     """Tiles of pairs that flow through all layers."""
 
     def __init__(
@@ -203,12 +203,12 @@ class _Tiles:
         self.few = len(X) * len(self.sides[-1]) <= _FEW_PAIRS
 
     def series(self, side: int, layer: int, length: int = 0) -> InputSeries | None:
-        """Of a layer, of one of the lengths in `TERMS`; made when first asked for."""
+        """Of a layer, of one of the lengths in `PAIR_TERMS`; made when first asked for."""
         with self.lock:
             made = self.made.setdefault((side, layer), [])
             while len(made) <= length:
                 sigma, K = self.net.activations[layer], self.diagonals[side].K[layer]
-                made.append(_input_series(sigma, K, self.expect, TERMS[len(made)], self.accuracy))
+                made.append(_input_series(sigma, K, self.expect, PAIR_TERMS[len(made)], self.accuracy))
         return made[length]
 
     @property
@@ -280,7 +280,7 @@ class _Tiles:
     def _long_enough(self, layer: int, largest: float, a: slice, b: slice) -> tuple[InputSeries, InputSeries, int]:
         """Series and the place of the cut that a tile needs, or the longest there are."""
         found = None
-        for length in range(len(TERMS)):
+        for length in range(len(PAIR_TERMS)):
             f, g = self.series(0, layer, length), self.series(len(self.sides) - 1, layer, length)
             if f is None or g is None:
                 break
@@ -294,7 +294,7 @@ class _Tiles:
     def _legs(self, mean: Callable[[Split], Any], p: int) -> Legs:
         def matrix(orders: Orders) -> PairMatrix:
             patterns = ("xx", "xy", "yx", "yy") if self.expect.two else ("xx",)
-            return PairMatrix({at: mean(_split(orders, at)) for at in patterns})
+            return PairMatrix({at: mean(_split_over(orders, at)) for at in patterns})
 
         chosen = [matrix((p + i, p + j)) for i, j in _LEG_ORDERS[: 6 if self.expect.fourth else 3]]
         return Legs(*chosen, *[None] * (6 - len(chosen)), error=0.0)
@@ -308,7 +308,7 @@ class _Tiles:
 
         sigma = legs(step.sigma)
         slope = legs(step.slope)
-        fours = {orders: mean(_split(orders, pattern)) for orders in READS[name]}
+        fours = {orders: mean(_split_over(orders, pattern)) for orders in READS[name]}
         here = LayerStep(step.C, step.lam, step.r, step.H.at(pattern), sigma, slope, fours)
         below = {other: PairTensor(other, values, pattern) for other, values in now.items()}
         return sum(RULES[name](here, below).values())
@@ -344,7 +344,7 @@ def pair_flow(
     if any(sigma.kinks for sigma in net.activations):
         return None
     corrections = tuple((name, p) for name, patterns in wanted.items() if name in RULES for p in patterns)
-    tiles, others = _Tiles(net, closure(corrections), X, X2, accuracy), X if X2 is None else X2
+    tiles, others = _PairTiles(net, closure(corrections), X, X2, accuracy), X if X2 is None else X2
     check_existence(net.activations, tuple(name for name in wanted if name in RULES))
     for diagonal in tiles.diagonals:
         check_tensors_representable(net, diagonal.K, diagonal.Theta)
@@ -354,7 +354,7 @@ def pair_flow(
     alone = not any("y" in pattern for patterns in wanted.values() for pattern in patterns)
     shape = (len(X),) if alone else (len(X), len(others))
     numbers = sum(map(len, wanted.values())) * int(np.prod(shape))
-    per_input = 8 * len(tiles.expect.products) * TERMS[0] * (net.depth - 1)
+    per_input = 8 * len(tiles.expect.products) * PAIR_TERMS[0] * (net.depth - 1)
     require_memory(
         numbers * len(layers) * np.dtype(dtype).itemsize + per_input * (len(X) + len(others)),
         f"tensors at pairs of {len(X)} × {len(others)} inputs at {len(layers)} layers",
@@ -363,7 +363,7 @@ def pair_flow(
     kept = {name: {p: np.empty((len(layers), *shape), dtype) for p in patterns} for name, patterns in wanted.items()}
     if not tiles.possible:
         return None
-    blocks, across = _blocks(len(X)), [slice(0, 1)] if alone else _blocks(len(others))
+    blocks, across = _sides(len(X)), [slice(0, 1)] if alone else _sides(len(others))
     tasks = [(a, b) for i, a in enumerate(blocks) for b in across[i if X2 is None and not alone else 0 :]]
 
     def fill(task: tuple[slice, slice]) -> float:
@@ -393,7 +393,7 @@ def pair_flow(
     return PairFlow(layers, kept, error)
 
 
-def _blocks(count: int) -> list[slice]:
+def _sides(count: int) -> list[slice]:
     """Blocks of one size, so that one compiled program serves all; the last may repeat a little of the one before."""
     size = -(-count // -(-count // SIDE))
     return [slice(start, start + size) for start in (min(s, count - size) for s in range(0, count, size))]
