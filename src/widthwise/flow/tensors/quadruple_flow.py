@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -334,6 +333,13 @@ class QuadrupleFlow:
         return state
 
 
+class _FirstLayer(QuadrupleTensor):
+    """A tensor of the first layer."""
+
+    def entries(self, indices: str) -> float:
+        return 0.0
+
+
 def _next_tensors(
     names: tuple[str, ...], layer: LayerStep, faces: Faces | None, state: Mapping[str, Any], values, columns
 ):
@@ -341,8 +347,7 @@ def _next_tensors(
     listed = Listed(columns, ORDERS)
     fours = {orders: values[assigned(orders)] for name in names for orders in READS[name]}
     here = placed_step(layer, listed, fours)
-    # a tensor of the first layer
-    tensors, nothing = {}, SimpleNamespace(entries=lambda indices: 0.0)
+    tensors, nothing = {}, _FirstLayer()
     for other in {other for name in names for other in NEEDS[name]}:
         tensors[other] = PlacedTensor(other, state[other], faces.get(other, {}), listed) if faces else nothing
     return {name: sum(RULES[name](here, tensors).values()) for name in names}
