@@ -62,6 +62,7 @@ $(PEER)/.installed:
 bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/kernels.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/finite.py
+	$(BIN)/python benchmarks/pairs.py
 	$(BIN)/python benchmarks/measure.py --peer $(PEER)/bin/python
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/criticality.py

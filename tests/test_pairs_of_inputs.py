@@ -80,3 +80,34 @@ def test_what_has_no_pairs_is_refused_in_one_line(change, message):
     with pytest.raises(ww.WidthwiseError, match=message) as refused:
         ww.theory(given.pop("net"), given.pop("X"), given.pop("X2", None), **given)
     assert "\n" not in str(refused.value)
+
+
+def test_the_mean_kernel_of_a_width_serves_as_a_kernel(full):
+    """Trained to zero loss: Θ_xA Θ_AA⁻¹ y with Θ + H1/n, n the last hidden width; Θ alone misses it."""
+    train, test, y = X[:3], X[3:], np.array([0.5, -0.3, 0.8])
+    net = NET.replace(widths=[4, 24, 12, 36, 1])
+    Theta = (full["Theta"] + full["H1"] / 36).isel(layer=-1).values
+    right = Theta[3:, :3] @ np.linalg.solve(Theta[:3, :3], y)
+    found = ww.predict(net, train, y, test, kernel="mean")
+    assert np.allclose(found["mean0"].values[0], right, rtol=1e-8)
+    assert not np.allclose(ww.predict(net, train, y, test)["mean0"].values[0], right, rtol=1e-3)
+    with pytest.raises(ww.WidthwiseError, match="kernel: got 'mean' with order=1"):
+        ww.predict(net, train, y, test, order=1, kernel="mean")
+    with pytest.raises(ww.WidthwiseError, match="kernel: got 'mean' for relu"):
+        ww.predict(ww.MLP([4, 8, 1], "relu"), train, y, test, kernel="mean")
+
+
+def test_an_estimator_with_the_mean_kernel(full):
+    from widthwise.readers.estimators import FiniteWidthRegressor
+
+    rows = np.random.default_rng(5).normal(size=(60, 3))
+    targets = np.sin(rows[:, 0])
+
+    def fitted(**how):  # behind a single hidden layer mean kernels are those of infinite width
+        return FiniteWidthRegressor(order=0, hidden_layers=2, **how).fit(rows[:50], targets[:50])
+
+    mean, std = fitted(kernel="mean", width=16).predict(rows[50:], return_std=True)
+    infinite = fitted().predict(rows[50:])
+    assert np.allclose(fitted(kernel="mean", width=10**7).predict(rows[50:]), infinite, atol=1e-4)
+    assert not np.allclose(mean, infinite, atol=1e-3)
+    assert np.all(std > 0)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import xarray as xr
 from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.tensors.pair_flow import check_kernel, output_kernels
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
@@ -40,6 +42,7 @@ def predict(
     order: int = 0,
     loss: str = "squared",
     method: str = "auto",
+    kernel: str = "infinite",
 ) -> xr.Dataset:
     """Mean and covariance, over initialisations, of the trained network's outputs (theory §8).
 
@@ -55,6 +58,8 @@ def predict(
         carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
         "auto" takes "full" where that is smaller, up to 67 inputs in all at depth 3, and for activations too sharp for
         tiles; otherwise "tiles". The attribute `method` says which. Results agree to the tolerance of the tensors.
+    kernel : of order=0. "infinite"; or "mean", the means K + G1/n and Θ + H1/n over networks of this width in place of
+        K and Θ, at a cost of N²: the part of the correction that a frozen kernel makes, without its fluctuations.
 
     Returns
     -------
@@ -76,9 +81,9 @@ def predict(
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
     algorithm = corrections.check_algorithm(algorithm)
     chosen = corrections.choose_method(net, len(X) + len(X_test), method) if order == 1 else method
-    AA, xA = (kernel_flow(net, a, b, last_only=True) for a, b in ((X, None), (X_test, X)))
-    xx = kernel_flow(net, X_test, with_theta=False, last_only=True)
-    kernels = KernelBlocks(AA.K[0], xA.K[0], xx.K[0], AA.Theta[0], xA.Theta[0])
+    between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
+    (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
+    kernels = KernelBlocks(K_AA, K_xA, between(X_test, with_theta=False)[0], Theta_AA, Theta_xA)
     spectrum = Spectrum.of(kernels.Theta_AA)
     spectrum.check(algorithm, kernels.Theta_AA, X)
     response, outputs = spectrum.response(algorithm), y.shape[1]
@@ -89,7 +94,7 @@ def predict(
         "train_mean0": (_AT_TRAINING, train_mean.T),
         "train_cov0": (_TRAIN_PAIRS, corrections.per_output(train_cov, outputs)),
     }
-    details = {"kind": "predict", "order": order, "algorithm": repr(algorithm)}
+    details = {"kind": "predict", "order": order, "algorithm": repr(algorithm), "kernel": kernel}
     if order == 1:
         clock = Clock.of(algorithm)
         tests, training, how = _order_one(net, X, y, X_test, spectrum, clock, chosen, method)

@@ -13,6 +13,7 @@ from scipy import linalg, special
 
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.extras import need
+from widthwise.flow.tensors.pair_flow import check_kernel
 from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
@@ -279,7 +280,9 @@ class FiniteWidthRegressor(StandardisedRegressor):
     activation : smooth, such as gelu, swish, tanh or erf: the corrections need three derivatives.
     C_b, C_W : variances of biases and of weights times fan-in; λ_b = C_b, λ_W = C_W (NTK parameterisation).
     time : of gradient flow on ½Σ(z−y)² over standardised targets; None for convergence.
-    order : 1; or 0, infinite width.
+    order : 1; or 0, leading order alone.
+    kernel : "infinite"; or with order=0 "mean": the mean kernels K + G1/n and Θ + H1/n of networks of this width in place
+        of K and Θ, on all training inputs.
     max_points : training inputs for the corrections.
     choose : None; or "evidence", as in `NTKRegressor`; the noise variance found becomes the training time 1/noise.
 
@@ -306,6 +309,7 @@ class FiniteWidthRegressor(StandardisedRegressor):
     C_W: float = 2.0
     time: float | None = None
     order: int = 1
+    kernel: str = "infinite"
     max_points: int = 6
     choose: str | None = None
     evidence_points: int = 1000
@@ -321,7 +325,7 @@ class FiniteWidthRegressor(StandardisedRegressor):
         require_memory(40 * len(X) ** 2, f"K, Θ and eigenvectors on {len(X)} inputs", "Use NTKRegressor with 'cg'.")
         self.net_, self.noise_ = choose_network(self, X, y, check_integer("width", self.width, 1))
         self.time_ = self.time if self.choose is None else 1.0 / max(self.noise_, 1e-12)
-        kernels = [Kernel(self.net_, name)(X) for name in ("K", "Theta")]
+        kernels = [Kernel(self.net_, name, check_kernel(self.kernel, self.order))(X) for name in ("K", "Theta")]
         spectrum = Spectrum.of(kernels[1])
         # directions that Θ does not see never learn; eigenvalues at rounding are taken for zero
         seen = spectrum.values > SINGULAR * spectrum.values[-1]
@@ -347,7 +351,7 @@ class FiniteWidthRegressor(StandardisedRegressor):
 
     def _leading(self, X: np.ndarray) -> np.ndarray:
         """Mean and variance at infinite width, on all training inputs: (inputs, 2, outputs)."""
-        K, Theta = Kernel(self.net_, "K"), Kernel(self.net_, "Theta")
+        K, Theta = (Kernel(self.net_, name, self.kernel) for name in ("K", "Theta"))
         transfer = Theta(X, self.X_fit_) @ self._response
         mixed = np.einsum("xa,xa->x", transfer, K(X, self.X_fit_))
         spread = np.einsum("xa,ab,xb->x", transfer, self._K, transfer, optimize=True)

@@ -23,11 +23,13 @@ import numpy as np
 from scipy import linalg, optimize
 
 from widthwise.errors import AccuracyWarning, UnknownName
-from widthwise.flow.kernels.kernel_flow import diagonal_flow, kernel_flow
+from widthwise.flow.kernels.kernel_flow import diagonal_flow
+from widthwise.flow.tensors.pair_flow import output_kernels, pair_flow
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
 from widthwise.network import MLP, PER_LAYER
 from widthwise.network.validation import LEAST, check_real, is_one_of
+from widthwise.tensors import SHIFTS
 
 #: Rows of a kernel that conjugate gradients hold at once.
 KERNEL_ROWS = 384
@@ -37,22 +39,29 @@ _SIZES = (16, 32, 64, 128, 256, 384)
 
 @dataclass(frozen=True)
 class Kernel:
-    """K or Θ of a network's output between inputs. `name` is "K" or "Theta"."""
+    """K or Θ of a network's output between inputs. `name` is "K" or "Theta", `kernel` that of `output_kernels`."""
 
     net: MLP
     name: str
+    kernel: str = "infinite"
 
     def __call__(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
         """(inputs, inputs'); rows are filled up to a few sizes, so that few programs are compiled."""
         rows, columns = _filled_up(self.net, X), None if X2 is None else _filled_up(self.net, X2)
-        flow = kernel_flow(self.net, rows, columns, with_theta=self.name == "Theta", last_only=True)
-        found = getattr(flow, self.name)[0]
+        K, Theta, _ = output_kernels(self.net, rows, columns, kernel=self.kernel, with_theta=self.name == "Theta")
+        found = K if self.name == "K" else Theta
         return found[: len(X), : len(X if X2 is None else X2)]
 
     def diagonal(self, X: np.ndarray) -> np.ndarray:
         """Every input with itself: (inputs,)."""
         flow = diagonal_flow(self.net, _filled_up(self.net, X), with_theta=self.name == "Theta")
-        return np.asarray(getattr(flow, self.name))[-1, : len(X)]
+        found = np.asarray(getattr(flow, self.name))[-1, : len(X)]
+        if self.kernel == "infinite":
+            return found
+        shift = SHIFTS[self.name]
+        more = pair_flow(self.net, X, None, {shift: ("xx",)}, last_only=True)
+        assert more is not None  # what has no mean kernel was refused when it was fitted
+        return found + more.entries[shift]["xx"][0] / self.net.n
 
     def times(self, X: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Kernel on X times vectors (inputs, columns), block by block."""

@@ -20,7 +20,8 @@ import numpy as np
 
 from widthwise.activations import Activation, jet
 from widthwise.devices import on_all_cores
-from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow
+from widthwise.errors import InvalidInput, UnknownName
+from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow, kernel_flow
 from widthwise.flow.tensors.tensor_flow import ENTRIES, READS, check_existence, check_tensors_representable
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
 from widthwise.gaussian.four_point import Orders
@@ -29,8 +30,9 @@ from widthwise.gaussian.hermite import series
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.gaussian.quadrature import basis, smooth_grid
 from widthwise.memory import require_memory
-from widthwise.network import MLP
-from widthwise.tensors import MEANS, TENSORS
+from widthwise.network import MLP, Network, simplified
+from widthwise.network.validation import is_one_of
+from widthwise.tensors import MEANS, SHIFTS, TENSORS
 
 #: Inputs along one side of a tile: what its rules hold stays in the cache.
 SIDE = 64
@@ -391,6 +393,38 @@ def pair_flow(
         if progress is not None:
             progress(done, len(tasks))
     return PairFlow(layers, kept, error)
+
+
+def output_kernels(
+    net: Network, X: np.ndarray, X2: np.ndarray | None = None, *, kernel: str = "infinite", with_theta: bool = True
+) -> tuple[np.ndarray, Any, float]:
+    """K, Θ and the error at the output, between the rows of X, or those and X2's; Θ is None if it is not wanted.
+
+    `kernel` "infinite" is infinite width, "mean" the mean over networks to order 1/n: K + G1/n and Θ + H1/n.
+    """
+    if kernel == "infinite":
+        flow = kernel_flow(net, X, X2, with_theta=with_theta, last_only=True)
+        return flow.K[0], flow.Theta[0] if with_theta else None, flow.error
+    net = simplified(net)
+    names = list(SHIFTS.items())[: 1 + with_theta]
+    wanted = {name: ("xy",) for pair in names for name in pair}
+    found = pair_flow(net, X, X2, wanted, last_only=True) if isinstance(net, MLP) else None
+    if found is None:
+        sigma = dict.fromkeys(one.name for one in net.activations)
+        got = f"'mean' for {' and '.join(sigma)}" if isinstance(net, MLP) else "'mean' for a network of other layers"
+        expected = "'infinite', or a stack of dense layers with activations that are smooth at their kernels"
+        raise InvalidInput("kernel", got, expected, "Take gelu or swish for relu.")
+    both = [found.entries[name]["xy"][0] + found.entries[shift]["xy"][0] / net.n for name, shift in names]
+    return both[0], both[1] if with_theta else None, found.error
+
+
+def check_kernel(kernel: Any, order: int) -> str:
+    """The kernels that `output_kernels` knows; with order=1 the corrections are there already."""
+    if not is_one_of(kernel, ("infinite", "mean")):
+        raise UnknownName.of("kernel", kernel, ("infinite", "mean"))
+    if kernel == "mean" and order == 1:
+        raise InvalidInput("kernel", "'mean' with order=1", "order=0", "Order 1 has G1 and H1 in it.")
+    return kernel
 
 
 def _sides(count: int) -> list[slice]:
