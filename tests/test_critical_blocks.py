@@ -356,3 +356,13 @@ def test_what_has_no_answer_is_refused_in_one_line(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_shifts_of_the_means_are_those_of_theory():
+    """G1/(nK) and H1/(nΘ) at one input, two blocks; kinked activations have no rule for them."""
+    net, x = ww.ResMLP([3, 64, 64, 64, 1], "gelu", 0.9, 0.1, 1.2), np.array([1.0, -0.5, 0.3])
+    right = ww.theory(net, x[None], order=1, layers="last", tensors=["K", "Theta", "G1", "H1"]).squeeze()
+    found = depth_width(net, x, deepest=8)
+    assert found.kernel_shift == pytest.approx(float(right["G1"] / right["K"]) / 64, rel=1e-9)
+    assert found.ntk_shift == pytest.approx(float(right["H1"] / right["Theta"]) / 64, rel=1e-9)
+    assert np.isnan(depth_width(ww.ResMLP([3, 64, 64, 1], "relu", 0.9), deepest=8).kernel_shift)

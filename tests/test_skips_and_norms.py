@@ -232,6 +232,11 @@ def test_trained_residual_and_normalised_networks():
     assert abs(t["mean"].item() - both["mean"].item()) < 4 * t["mean_se"].item() + 0.1 * abs(p["mean1"].item()) / 64
 
 
+def test_a_norm_by_its_name_stands_before_every_activation():
+    named = ww.NormMLP([3, 8, 8, 1], "swish", "rms")
+    assert named == ww.NormMLP([3, 8, 8, 1], "swish", [("rms", "pre", ww.RMSNorm().epsilon)] * 2)
+
+
 def test_what_vanishes_by_symmetry_has_no_relative_error():
     """All products of three functions of an odd activation that a LayerNorm asks for are zero: no warning of accuracy."""
     net = ww.NormMLP([3, 64, 64, 1], "sin", [("rms", "post", 0.1), ("ln", "pre", 0.05)])

@@ -22,7 +22,8 @@ from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import critical
 from widthwise.criticality.deep_fluctuations import deep_fluctuations, steps_of
 from widthwise.criticality.learning_rates import checked_rows
-from widthwise.errors import DivergentMoment
+from widthwise.errors import DivergentMoment, NoRule
+from widthwise.flow.one_input.deep_blocks import single_block_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.memory import require_layers
 from widthwise.network import MLP, PER_LAYER, Network, check_integer, check_one_input, simplified
@@ -43,8 +44,8 @@ class DepthWidth:
     `aspect_ratio` Σ 1/n_l over hidden layers (L/n at equal widths); `kernel_variance` κ = V/(nK²), so that the outputs
     have excess kurtosis 3κ; `ntk_variance` (A + 2B)/(nΘ²), NaN without Θ; `kernel_shift` G1/(nK) and `ntk_shift`
     H1/(nΘ), what finite width does to the means; `fails_at` the depth at which one of these reaches one if layers like
-    the last hidden one are added, None if that is not within `searched` layers. With skips or normalisation both
-    shifts are NaN: `theory` of order 1 has them.
+    the last hidden one are added, None if that is not within `searched` layers. With skips or normalisation the shifts
+    are NaN where their rules do not hold: behind kinked activations and learned gains.
     """
 
     depth: int
@@ -92,7 +93,7 @@ def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> Dept
     net, deepest = simplified(net), check_deepest(deepest)
     rows = checked_rows(net, None if x is None else check_one_input(x, net.widths[0])[None, :])
     if not isinstance(net, MLP):
-        return _with_memory(net, float(rows[0] @ rows[0]) / net.widths[0], deepest)
+        return _with_memory(net, rows[0], deepest)
     if net.depth == 1:
         return DepthWidth(1, net.n, 0.0, 0.0, 0.0, 0.0, 0.0, None, 0)
     wanted = tuple(name for name in _SHOWN if name in existing(*net.activations))
@@ -123,9 +124,19 @@ def check_deepest(deepest: Any) -> int | None:
     return deepest
 
 
-def _with_memory(net: Network, x_square: float, deepest: int | None) -> DepthWidth:
+def _shifts(net: Network, x: np.ndarray) -> list[float]:
+    """G1/(nK) and H1/(nΘ) of the output; NaN where a layer has no rule for them."""
+    try:
+        ratios = single_block_flow(net, x, ("G1", "H1"), True).ratios
+    except NoRule:
+        return [math.nan, math.nan]
+    return [float(ratios[name][-1]) / net.n for name in ("G1", "H1")]
+
+
+def _with_memory(net: Network, x: np.ndarray, deepest: int | None) -> DepthWidth:
     """The same for networks with skips or normalisation, from fluctuations along the stream (theory §11, §12)."""
     steps_of(net)
+    x_square = float(x @ x) / net.widths[0]
     searched = min(max(4 * net.n, 64), _DEEPEST_WITH_MEMORY) if deepest is None else deepest
     require_layers(max(searched, net.depth))
     deep = net
@@ -144,7 +155,7 @@ def _with_memory(net: Network, x_square: float, deepest: int | None) -> DepthWid
     beyond = np.flatnonzero((size >= FAILS_AT * (1.0 - 1e-12)).any(axis=0))
     fails_at = int(beyond[0]) + 1 if len(beyond) else None
     ratio = float(sum(1.0 / n for n in net.widths[1:-1]))
-    return DepthWidth(net.depth, net.n, ratio, V, A + 2.0 * B, math.nan, math.nan, fails_at, deep.depth)
+    return DepthWidth(net.depth, net.n, ratio, V, A + 2.0 * B, *_shifts(net, x), fails_at, deep.depth)
 
 
 def mutual_information(kappa: float, m_1: int = 1, m_2: int = 1) -> float:

@@ -77,8 +77,10 @@ def ResMLP(
         raise InvalidInput("skip", f"{len(values)} values", f"one, or {between}, one for each of the layers 2 to L − 1")
     scales = [check_real("skip", value, "finite non-negative numbers") for value in values]
     factor = _branch(branch, sum(scale > 0.0 for scale in scales)) ** 2
-    expected = "('rms' or 'ln', ε) or None"
-    norms = _norms(norm, plain.depth - 1, lambda entry: NORMS[norm_kind(entry[0])](entry[1]), expected)
+    norms = _norms(
+        norm, plain.depth - 1, lambda kind: NORMS[kind](), lambda entry: NORMS[norm_kind(entry[0])](entry[1]),
+        "('rms' or 'ln', ε) or None",
+    )  # fmt: skip
     learned = _affine_layers(affine)
     layers: list[Layer] = [plain.dense[0]]
     for number, (sigma, dense) in enumerate(zip(plain.activations, plain.dense[1:], strict=True)):
@@ -96,7 +98,7 @@ def ResMLP(
 def NormMLP(
     widths: ArrayLike,
     activation: str | Callable | Activation | Sequence[str | Callable | Activation],
-    norm: Sequence[tuple[str, str, float] | None],
+    norm: str | Sequence[tuple[str, str, float] | None],
     C_b: ArrayLike = 0.0,
     C_W: ArrayLike = 1.0,
     lambda_b: ArrayLike = 1.0,
@@ -109,7 +111,8 @@ def NormMLP(
     Parameters
     ----------
     widths, activation, C_b, C_W, lambda_b, lambda_W : as in `MLP`.
-    norm : for each hidden layer ("rms" or "ln", "pre" or "post" of its activation, ε), or None.
+    norm : for each hidden layer ("rms" or "ln", "pre" or "post" of its activation, ε), or None; or a name alone, for
+        that kind before every activation.
     affine : λ_gain and λ_shift of a learned gain and shift behind every normalisation (`Affine`); None: there is none.
 
     Examples
@@ -125,7 +128,8 @@ def NormMLP(
             raise UnknownName.of("norm", place, ("pre", "post"))
         return place, NORMS[norm_kind(kind)](epsilon)
 
-    norms = _norms(norm, plain.depth - 1, made, "('rms' or 'ln', 'pre' or 'post', ε) or None")
+    expected = "('rms' or 'ln', 'pre' or 'post', ε) or None"
+    norms = _norms(norm, plain.depth - 1, lambda kind: ("pre", NORMS[kind]()), made, expected)
     layers: list[Layer] = [plain.dense[0]]
     for found, sigma, dense in zip(norms, plain.activations, plain.dense[1:], strict=True):
         hidden: list[Layer] = [Elementwise(sigma)]
@@ -154,12 +158,12 @@ def norm_kind(kind: Any) -> str:
     return kind
 
 
-def _norms(norm: Any, hidden: int, made: Callable[[Any], Any], expected: str) -> list[Any]:
-    """One normalisation, or None, for each hidden layer."""
+def _norms(norm: Any, hidden: int, named: Callable[[str], Any], made: Callable[[Any], Any], expected: str) -> list[Any]:
+    """One normalisation, or None, for each hidden layer: `named` alone for all, or `made` from each entry."""
     if norm is None:
         return [None] * hidden
     if isinstance(norm, str):
-        return [NORMS[norm_kind(norm)]() for _ in range(hidden)]
+        return [named(norm_kind(norm))] * hidden
     if not isinstance(norm, Sequence) or len(norm) != hidden:
         got = f"{len(norm)} entries" if isinstance(norm, Sequence) else repr(norm)
         raise InvalidInput("norm", got, f"a list of {hidden}, one for each hidden layer: {expected}")

@@ -281,8 +281,8 @@ class FiniteWidthRegressor(StandardisedRegressor):
     C_b, C_W : variances of biases and of weights times fan-in; λ_b = C_b, λ_W = C_W (NTK parameterisation).
     time : of gradient flow on ½Σ(z−y)² over standardised targets; None for convergence.
     order : 1; or 0, leading order alone.
-    kernel : "infinite"; or with order=0 "mean": the mean kernels K + G1/n and Θ + H1/n of networks of this width in place
-        of K and Θ, on all training inputs.
+    kernel : "infinite"; or with order=0 "mean": the mean kernels K + G1/n and Θ + H1/n of networks of this width in
+        place of K and Θ, on all training inputs.
     max_points : training inputs for the corrections.
     choose : None; or "evidence", as in `NTKRegressor`; the noise variance found becomes the training time 1/noise.
 
