@@ -211,6 +211,7 @@ class TestPieces:
 class TestMemory:
     def test_the_choice_goes_by_memory(self, monkeypatch):
         """Full tensors are quicker, and smaller up to some tens of inputs; tiles are for more."""
+        monkeypatch.setattr("widthwise.memory.available_bytes", lambda: 24 << 30)
         deep = ww.MLP([3, 20, 20, 20, 1], "tanh")
         for net, most in ((NET, 67), (deep, 82)):
             assert choose_method(net, most, "auto") == "full"

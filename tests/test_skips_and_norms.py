@@ -351,7 +351,7 @@ def test_unknown_names_are_answered_with_the_known_ones(make):
         ),
         (lambda: ww.predict(ww.ResMLP([3, 8, 8, 1], "tanh"), X, [0, 0, 0], X, order=1, method="tiles"), "'tiles' for"),
         (lambda: ww.exact_law(ww.ResMLP([3, 8, 8, 1], "tanh"), X[0]), "a skip gives every neuron a memory"),
-        (lambda: ww.single_input(ww.ResMLP([3, 8, 8, 1], "tanh"), X[0]), "a skip gives every neuron a memory"),
+        (lambda: ww.single_input(ww.ResMLP([3, 8, 8, 1], "relu"), X[0]), "relu has a kink"),
         (lambda: ww.couplings(ww.NormMLP([3, 8, 1], "tanh", [("rms", "pre", 0.1)]), X), "a normaliser couples all"),
     ],
 )

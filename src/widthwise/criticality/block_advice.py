@@ -19,6 +19,7 @@ from widthwise.criticality.blocks import BlockForm, Norm
 from widthwise.criticality.critical import HALF_STABLE, MARGINAL, Critical, critical
 from widthwise.criticality.depth_laws import DepthGrowth, depth_growth
 from widthwise.errors import InvalidInput
+from widthwise.flow.tensors.block_flow import no_rule
 from widthwise.network import Affine, Dense, Elementwise, Network
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.residual import Fork, Join
@@ -101,8 +102,8 @@ def _readings(net: Network) -> Iterator[_Reading]:
                 yield _Reading(step, activation, norm, joined if place == last else 0.0, dense == 1)
                 activation, norm = None, None
             elif not isinstance(step, Fork | Join | Affine):
-                raise InvalidInput("net", f"a layer {step!r}", "dense layers, activations, skips and normalisations",
-                                   "Advice knows no critical point of other kinds.")  # fmt: skip
+                position = next(at for at, layer in enumerate(net.layers) if step in getattr(layer, "inner", [layer]))
+                raise no_rule(net, position, "criticality", step.no_order_one)
 
 
 def _points(readings: list[_Reading]) -> tuple[dict[tuple[Activation | None, Norm | None], Critical], list[str]]:

@@ -30,7 +30,7 @@ def block_specifications(net: Network, purpose: str) -> list[BlockSpecification]
     """The steps from layer 1 on; refused by position where a step has no rule."""
     ends = [0, *(position + 1 for position in net.numbered)]
     if not isinstance(net.layers[0], Dense):
-        raise _no_rule(net, 0, purpose, net.layers[0].no_order_one)
+        raise no_rule(net, 0, purpose, net.layers[0].no_order_one)
     found = []
     for start, stop in list(pairwise(ends))[1:]:
         *before, last = net.layers[start:stop]
@@ -38,14 +38,14 @@ def block_specifications(net: Network, purpose: str) -> list[BlockSpecification]
         if isinstance(last, Residual):
             if before:
                 reason = "a layer on the stream itself, between two residual connections, has no rule at order 1/n"
-                raise _no_rule(net, start, purpose, reason)
+                raise no_rule(net, start, purpose, reason)
             scale, (*before, last) = last.scale, last.inner
             start = stop - 1
         found.append(_specification(net, start, before, last, float(scale), purpose))
     for number, (below, above) in enumerate(pairwise(found)):
         if below.scale > 0.0 and below.activation != above.activation:
             reason = "two activations along one stream have no common four-point expectations"
-            raise _no_rule(net, net.numbered[number + 2], purpose, reason)
+            raise no_rule(net, net.numbered[number + 2], purpose, reason)
     return found
 
 
@@ -56,7 +56,7 @@ def _specification(
     for number, layer in enumerate(before):
         if not isinstance(layer, Elementwise | Normalisation | Dense | Residual):
             within = isinstance(net.layers[position], Residual)
-            raise _no_rule(net, position if within else position + number, purpose, layer.no_order_one)
+            raise no_rule(net, position if within else position + number, purpose, layer.no_order_one)
     kinds = [Normalisation if isinstance(layer, Normalisation) else type(layer) for layer in before]
     reason = ""
     if not isinstance(last, Dense):
@@ -68,17 +68,18 @@ def _specification(
     elif scale > 0.0 and kinds[-1:] == [Normalisation] and Elementwise in kinds:
         reason = "normalisation after the activation has no confirmed rule together with a skip"
     if reason:
-        raise _no_rule(net, position, purpose, reason)
+        raise no_rule(net, position, purpose, reason)
     norm = next((layer for layer in before if isinstance(layer, Normalisation)), None)
     sigma = next((layer.activation for layer in before if isinstance(layer, Elementwise)), None) or resolve("linear")
     if sigma.kinks:
         reason = f"{sigma.name} has a kink, for which no rule has been confirmed with skips or normalisation"
-        raise _no_rule(net, position, purpose, reason)
+        raise no_rule(net, position, purpose, reason)
     assert isinstance(last, Dense)
     return BlockSpecification(scale, sigma, norm, kinds[:1] == [Normalisation], last)
 
 
-def _no_rule(net: Network, position: int, purpose: str, reason: str) -> NoRule:
+def no_rule(net: Network, position: int, purpose: str, reason: str) -> NoRule:
+    """The error for a layer without a rule."""
     return NoRule(
         "net",
         f"layers[{position}] = {net.layers[position]!r} in {purpose}",
