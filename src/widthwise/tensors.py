@@ -16,7 +16,10 @@ _LEGS = {"z": 1, "H": 2, "dH": 3, "ddI": 4, "ddII": 4}
 _WITHIN_PAIRS = ((1, 0, 2, 3), (0, 1, 3, 2))
 _BOTH_PAIRS, _PAIR_FOR_PAIR = (1, 0, 3, 2), (2, 3, 0, 1)
 #: How the natural scales K^i Θ^j are written.
-SCALE_TEXT = {(2, 0): "K²", (1, 0): "K", (1, 1): "(KΘ)", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)"}
+SCALE_TEXT = {
+    (2, 0): "K²", (1, 0): "K", (1, 1): "(KΘ)", (0, 1): "Θ", (0, 2): "Θ²", (-1, 3): "(Θ³/K)",
+    (1.5, 0): "K^1.5", (0.5, 1): "(K^0.5 Θ)", (-0.5, 2): "(Θ²/K^0.5)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,15 @@ class TensorRecord:
         return sum(_LEGS[factor] for factor in self.factors)
 
     @property
-    def scale(self) -> tuple[int, int]:
+    def scale(self) -> tuple[float, int]:
         """Its natural scale K^i Θ^j: z counts as √K, Ĥ as Θ, a further derivative of Ĥ as Θ/√K."""
         of_kernel = [_LEGS[factor] for factor in self.factors if factor != "z"]
         roots = self.factors.count("z") - sum(legs - 2 for legs in of_kernel)
-        return roots // 2, sum(legs - 1 for legs in of_kernel)
+        return (roots / 2 if roots % 2 else roots // 2), sum(legs - 1 for legs in of_kernel)
 
 
 _ZZ, _H, _HH, _ZZH, _DHZ, _DDII = ("z", "z"), ("H",), ("H", "H"), ("z", "z", "H"), ("dH", "z"), ("ddII",)
-_MATRIX = ((1, 0),)
+_MATRIX, _LAST_TWO = ((1, 0),), ((0, 2, 1),)
 _RECORDS = (
     TensorRecord("K", _ZZ, "kernel of the preactivations at infinite width (theory §2)", 0, _MATRIX),
     TensorRecord("Theta", _H, "neural tangent kernel at infinite width (theory §2)", 1, _MATRIX, tex=r"\Theta"),
@@ -84,12 +87,27 @@ _RECORDS = (
     TensorRecord("S", _DDII, "mean of the second differential ddII, first pairing (theory §3)", 2, (_BOTH_PAIRS,)),
     TensorRecord("T", _DDII, "mean of the second differential ddII, second pairing (theory §3)", 2, ((3, 2, 1, 0),)),
     TensorRecord("U", _DDII, "mean of the second differential ddII, third pairing (theory §3)", 2, (_PAIR_FOR_PAIR,)),
+    # tensors of three slots, on the streams of residual networks; d itself is the name of a slot
+    TensorRecord(
+        "v3", ("z", *_ZZ), "z of one neuron with z z of another on a residual stream (theory §11)", 0, _LAST_TWO, tex="v"
+    ),
+    TensorRecord(
+        "d3", ("z", *_H), "z of one neuron with the neural tangent kernel of another on a residual stream (theory §11)",
+        1, _LAST_TWO, tex="d",
+    ),
+    TensorRecord(
+        "f3", ("z", *_H), "z of a neuron with its neural tangent kernel to another on a residual stream (theory §11)",
+        1, (), tex="f",
+    ),
+    TensorRecord("q3", ("dH",), "mean of the first differential dH on a residual stream (theory §11)", 2, (), tex="q"),
 )  # fmt: skip
 #: By name, in the order in which a Dataset shows them.
 TENSORS = {record.name: record for record in _RECORDS}
 KERNELS = ("K", "Theta")
-#: The tensors of order 1/n.
-CORRECTIONS = tuple(name for name in TENSORS if name not in KERNELS)
+#: Tensors of order 1/n that vanish but on the stream of a residual network: those with a neuron's single leg.
+SINGLE_LEGS = tuple(name for name in TENSORS if TENSORS[name].slots == 3)
+#: The tensors of order 1/n that every network has.
+CORRECTIONS = tuple(name for name in TENSORS if name not in KERNELS + SINGLE_LEGS)
 #: Of them those on pairs of inputs, corrections to the means of K and Θ, and those on quadruples.
 MEANS = tuple(name for name in CORRECTIONS if TENSORS[name].slots == 2)
 FOURS = tuple(name for name in CORRECTIONS if TENSORS[name].slots == 4)

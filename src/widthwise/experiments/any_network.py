@@ -1,8 +1,10 @@
-"""One-network estimates of every tensor of theory §3 for networks of any kind, by automatic differentiation.
+"""One-network estimates of every tensor of theory §3 and §11 for networks of any kind, by automatic differentiation.
 
-The last layer is averaged over as in `estimators`: rows that meet an output z_d become (C_W/n) s_d, two others are
-probes ±√(C_W/n). Parameters are measured in units of √λ, so that sums over them need no weights; the Jacobian of all
-rows is held.
+A dense last layer is averaged over as in `estimators`: rows that meet an output z_d become (C_W/n) s_d, two others are
+probes ±√(C_W/n). Where the network ends on its stream, tensors with a single leg are sums over all its neurons i ≠ k
+(theory §11), Δ from infinite width:
+    v_a(bc) = n E[z_ia Δ(z_kb z_kc)]    d_a(bc) = n E[z_ia ΔĤ_kk;bc]    f_abc = n E[z_ia Ĥ_ik;bc]    q_abc = n E[dĤ_iik;abc]
+Parameters are measured in units of √λ, so that sums over them need no weights; the Jacobian of all rows is held.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from widthwise.network import Dense, Network
 
 
 def observe_any_network(net: Network, parameters: Parameters, X, names: tuple[str, ...], ref: Reference, signs) -> dict:
-    """Estimates of the tensors `names` at the output layer; signs (probes, 2, n).
+    """Estimates of the tensors `names` at the output layer, dense or a stream; signs (probes, 2, n).
 
     >>> import numpy as np
     >>> from widthwise.experiments.estimators import probe_signs
@@ -35,7 +37,8 @@ def observe_any_network(net: Network, parameters: Parameters, X, names: tuple[st
     >>> seen["B"].shape
     (1, 1, 1, 1)
     """
-    found = jax.vmap(partial(_seen_by_probes, net, parameters, X, names, ref))(signs)
+    seen = _seen_by_probes if isinstance(net.layers[-1], Dense) else seen_on_stream
+    found = jax.vmap(partial(seen, net, parameters, X, names, ref))(signs)
     return jax.tree.map(lambda value: value.mean(axis=0), found)
 
 
@@ -83,6 +86,49 @@ def _seen_by_probes(
         tensors["T"] = n * jnp.einsum("cap,dbp->acdb", ii, kk)
         tensors["U"] = n * jnp.einsum("cap,dbp->adbc", ik, ki)
     return {name: tensors[name] for name in names}
+
+
+def seen_on_stream(
+    net: Network, parameters: Parameters, X, names: tuple[str, ...], ref: Reference, signs
+) -> dict[str, Any]:
+    """Tensors with a single leg of the last layer, whose width is that of the layer below it.
+
+    Sums over i ≠ k are sums over both less those over i = k. The latter, and traces, are taken with signs ε, η of
+    independent neurons: E[ε_i ε_k] = δ_ik and E[ε_i η_k ε_m η_m] = δ_im δ_km. E[z_i] = 0 exactly, so that means may be taken
+    off what stands beside it. In v and d only that part of z_i counts which the skip brings: the last weights of neuron
+    i say nothing about neuron k.
+    """
+    n, number = net.n, pair_number(len(X))
+    z, (start, restored) = output_rows(net, parameters, X), ravel_pytree(parameters)
+    skipped = z - forward(net, parameters, X)[1][-1]
+    units = ravel_pytree(jax.tree.map(lambda rate, p: jnp.sqrt(rate) * jnp.ones_like(p), rates(net), parameters))[0]
+    here = jnp.zeros_like(units)
+    first, second = signs
+    rows = jnp.concatenate([jnp.stack([first, second, first * second, jnp.ones(n)]), z, first * z, first * skipped])
+
+    def outputs_at(moved):
+        """Σ_i row_i z_i of every row: (rows, inputs)."""
+        return rows @ output_rows(net, restored(start + units * moved), X).T
+
+    J = jax.jacrev(outputs_at)(here)  # (row, input, parameter)
+    with_z, signed_z, signed_skipped = jnp.split(J[4:], 3)
+    products = jnp.einsum("bn,cn->bcn", z, z) - ref.K[-1][number][:, :, None]
+    total = skipped.sum(axis=1)[:, None, None]
+    found = {"v3": total * products.sum(axis=-1) - jnp.einsum("an,bcn->abc", skipped, products)}
+    found["f3"] = jnp.einsum("abp,cp->abc", with_z, J[3]) - jnp.einsum("abp,cp->abc", signed_z, J[0])
+    trace = 0.5 * jnp.einsum("rbp,rcp->bc", J[:2], J[:2])
+    own = jnp.einsum("abp,cp->abc", signed_skipped, J[0])  # of Σ_i z_ia Ĥ_ii;bc
+    # Θ is taken off n terms of the first sum and one of the second
+    found["d3"] = total * (trace - (n - 1) * ref.Theta[-1][number]) - 0.5 * (own + jnp.swapaxes(own, 1, 2))
+    if "q3" in names:
+        # the change of every row's gradient along the gradients of Σ_k z_kc and of Σ_k ε_k η_k z_kc
+        along_all, along_signs = (
+            jax.vmap(lambda v: _directional(jax.jacrev(lambda moved: outputs_at(moved)[:2]), v, here))(J[row])
+            for row in (3, 2)
+        )  # (c, row, a, parameter)
+        both = jnp.einsum("crap,rbp->abc", along_all, J[:2]) - jnp.einsum("crap,rbp->abc", along_signs, J[1::-1])
+        found["q3"] = 0.5 * both
+    return {name: found[name] / (n - 1) for name in names}
 
 
 def _roles(n: int, C_W, wanted: set[str], outputs_at, features, here, J, s, i: int, k: int) -> dict[str, Any]:

@@ -10,7 +10,8 @@ structure of theory §3 then leaves one tensor each:
     R_abcd = n E[ddIĤ_iikk;abcd]       S_abcd = n E[ddIIĤ_iikk;abcd]
     T_acdb = n E[ddIIĤ_ikik;abcd]      U_adbc = n E[ddIIĤ_ikki;abcd]
 G1, H1, V, D, A come from `fluctuations`. Means over networks estimate B, F, P, …, U, G1 and H1; for V, D, A the
-product of two such means is taken off: V − G1 G1/n, D − G1 H1/n, A − H1 H1/n (`connected`).
+product of two such means is taken off: V − G1 G1/n, D − G1 H1/n, A − H1 H1/n (`connected`). Tensors with a single leg
+(theory §11) are odd in the last layer and vanish here; on streams they are those of `any_network`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
 from widthwise.experiments.sampler import Parameters, drawn_alike, forward, network_key, sample_parameters
 from widthwise.network import MLP, Network
-from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, TENSORS, WITHOUT_THETA
+from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, SINGLE_LEGS, TENSORS, WITHOUT_THETA
 
 #: Folded into a network's key for its probes; far from the small numbers that the parameters use.
 _PROBE_KEY = 0x5EED_0001
@@ -67,11 +68,11 @@ def check_statistics(
     """
     wanted = set()
     for name in names:
-        if name not in CORRECTIONS:
-            raise UnknownName.of(argument, name, CORRECTIONS)
+        if name not in CORRECTIONS + SINGLE_LEGS:
+            raise UnknownName.of(argument, name, CORRECTIONS + SINGLE_LEGS)
         wanted |= {name, *PRODUCTS.get(name, ())}
     several = (activations,) if isinstance(activations, Activation) else dict.fromkeys(activations)
-    found = sorted((TENSORS[name] for name in CORRECTIONS if name in wanted), key=lambda one: one.derivatives)
+    found = sorted((TENSORS[name] for name in TENSORS if name in wanted), key=lambda one: one.derivatives)
     for one, activation in product(found, several):
         require_derivatives(activation, one.derivatives, one.name)
         require_functions(activation, one.derivatives, argument, one.name)

@@ -20,10 +20,19 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import cancelled_sizes, measured_variables
 from widthwise.experiments.tally import Tally
 from widthwise.memory import require_memory
-from widthwise.network import Dense, Network, check_inputs, check_integer, check_networks, check_seed, simplified
+from widthwise.network import (
+    Dense,
+    Network,
+    Residual,
+    check_inputs,
+    check_integer,
+    check_networks,
+    check_seed,
+    simplified,
+)
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.results.labels import label, layer_coordinate
-from widthwise.tensors import CORRECTIONS, FOURS, KERNELS, TENSORS
+from widthwise.tensors import CORRECTIONS, KERNELS, SINGLE_LEGS, TENSORS
 
 
 def measure(
@@ -53,7 +62,8 @@ def measure(
     networks : how many to sample, at least 2. Network i of a seed is always the same network.
     seed : non-negative integer.
     statistics : names out of K, Theta, G1, H1, V, A, B, D, F, P, Q, R, S, T, U, or "all" that exist for the
-        activation; K and Theta unless given.
+        activation; K and Theta unless given. v3, d3, f3, q3 (theory §11) are measured at layers that end with a
+        residual connection, where alone they are not zero, and the others of order 1/n at dense layers.
     layers : "last", or "all": each layer as the output of the network that ends there.
     widths : last hidden widths, the other hidden widths in proportion, from which every statistic is extrapolated to
         infinite width: its remainder c/n as NAME_slope, and from three widths on the fitted order of the remainder
@@ -70,7 +80,7 @@ def measure(
 
     Returns
     -------
-    Dataset with NAME and NAME_se on (layer, a, b) or (layer, a, b, c, d), and NAME_traces: tr R, tr R², tr R³ of the
+    Dataset with NAME and NAME_se on (layer, a, b) to (layer, a, b, c, d), and NAME_traces: tr R, tr R², tr R³ of the
     correlation matrix R of the errors of the tensor's distinct entries, which `compare` needs for probabilities.
     Ctrl-C returns what is done so far, with the attribute `interrupted`.
 
@@ -93,13 +103,11 @@ def measure(
     for width in sizes:
         whole, own_seed = (net, seed) if widths is None else (net.with_width(width), _seed(seed, width))
         parts += [_part_of(whole.up_to(k, net.widths[-1]), X, names, own_seed, drawn) for k in kept]
+    slots = [TENSORS[name].slots for part in parts for name in (*part.kernels, *part.tensors)]
     # sums of 64 blocks, those of a chunk beside them
-    fours = sum(name in FOURS for part in parts for name in part.tensors)
-    pairs = sum(len(part.kernels) + len(part.tensors) for part in parts)
     require_memory(
-        8 * 130 * (fours * len(X) ** 4 + pairs * len(X) ** 2),
-        f"sums of {len(parts[0].kernels) + len(parts[0].tensors)} statistics of {len(X)} inputs, up to "
-        f"{len(X)}{'⁴' if fours else '²'} entries each",
+        8 * 130 * sum(len(X) ** count for count in slots),
+        f"sums of {len(names)} statistics of {len(X)} inputs, up to {len(X)}{'²³⁴'[max(slots) - 2]} entries each",
         "Take fewer inputs, fewer statistics or layers='last'.",
     )
     programme = Programme.of(tuple(parts), X, batch)
@@ -145,7 +153,7 @@ def _nonfinite_report(programme: Programme, sums: Sequence[Tally]) -> dict[str, 
 def _statistic_names(net: Network, statistics: str | Sequence[str] | None) -> tuple[str, ...]:
     """Statistics to measure, in the library's order; those that do not exist for the activation are refused."""
     if isinstance(statistics, str) and statistics == "all":
-        return tuple(name for name in TENSORS if _exists(net, name))
+        return tuple(name for name in TENSORS if _exists(net, name) and (name not in SINGLE_LEGS or _on_stream(net)))
     asked = KERNELS if statistics is None else check_names("statistics", statistics, TENSORS, ', or "all"')
     for name in asked:
         _require_statistic(net, name)
@@ -157,12 +165,16 @@ def _require_statistic(net: Network, name: str) -> None:
         for sigma in net.activations:
             require_derivatives(sigma, 1, name)
     elif name not in KERNELS:
-        if not isinstance(net.layers[-1], Dense):
+        if not isinstance(net.layers[-1], Dense) and not (name in SINGLE_LEGS and _on_stream(net)):
             raise NoRule(
                 "statistics", f"{name} of a network that ends with {type(net.layers[-1]).__name__}",
                 "a Dense layer at the end", "Tensors are measured with the last weights averaged over.",
             )  # fmt: skip
         check_statistics(net.activations, [name], "statistics")
+
+
+def _on_stream(net: Network) -> bool:
+    return isinstance(net.layers[-1], Residual)
 
 
 def _exists(net: Network, name: str) -> bool:
@@ -175,13 +187,15 @@ def _exists(net: Network, name: str) -> bool:
 
 def _part_of(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initialisation: tuple[str, ...]) -> Part:
     kernels = tuple(name for name in names if name in KERNELS)
-    asked = [name for name in names if name in CORRECTIONS]
     net = simplified(net)
+    # tensors with a single leg are odd in the weights of a dense last layer: nothing is to be measured there
+    asked = [name for name in names if name in (CORRECTIONS + SINGLE_LEGS if _on_stream(net) else CORRECTIONS)]
     tensors = check_statistics(net.activations, asked) if net.depth > 1 else ()
-    if tensors and not isinstance(net.layers[-1], Dense):
+    at_dense = [name for name in asked if name in CORRECTIONS]
+    if tensors and at_dense and not isinstance(net.layers[-1], Dense):
         raise NoRule(
-            "layers", f"'all', with {', '.join(asked)} at {net.layers[-1]!r}", "tensors at dense layers alone",
-            "Take layers='last', or statistics=['K', 'Theta'].",
+            "layers", f"'all', with {', '.join(at_dense)} at {net.layers[-1]!r}", "these tensors at dense layers alone",
+            f"Take layers='last', or statistics={[*KERNELS, *SINGLE_LEGS]}.",
         )  # fmt: skip
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)

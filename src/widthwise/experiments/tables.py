@@ -29,7 +29,7 @@ def cancelled_sizes(part: Part) -> dict[str, float]:
         return {}
     K, Theta = (float(np.abs(kernel[-1]).max()) for kernel in part.reference[:2])
     powers = {name: TENSORS[name].scale for name in (*MEANS, *PRODUCTS)}
-    return {name: part.net.n * math.prod([K] * i + [Theta] * j) for name, (i, j) in powers.items()}
+    return {name: part.net.n * math.prod([K] * int(i) + [Theta] * j) for name, (i, j) in powers.items()}
 
 
 def measured_variables(

@@ -17,6 +17,7 @@ from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, reg
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
 from widthwise.network.layers.normalisation import Normalisation
+from widthwise.network.layers.residual import Residual
 
 if TYPE_CHECKING:
     from typing import Self
@@ -130,10 +131,12 @@ class Network:
         (2, 32, 16, 1)
         """
         first, *middle, last = (resized(layer, width / self.n) for layer in self.layers)
-        fixed = {0: {"inputs": self.widths[0]}, -1: {"outputs": self.widths[-1]}}
-        if not middle:
+        if not middle and not isinstance(last, Residual):
             return self
-        return Network([replace(first, **fixed[0]), *middle, replace(last, **fixed[-1])])  # pyright: ignore[reportCallIssue]
+        first = replace(first, inputs=self.widths[0])  # pyright: ignore[reportCallIssue]
+        if not isinstance(last, Residual):  # a stream keeps the width of what comes into it
+            last = replace(last, outputs=self.widths[-1])  # pyright: ignore[reportCallIssue]
+        return Network([first, *middle, last])
 
     @property
     def learned(self) -> tuple[Layer, ...]:

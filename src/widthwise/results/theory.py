@@ -20,11 +20,21 @@ from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.pair_flow import PairFlow, pair_flow
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import MLP, Network, check_inputs, check_network, check_one_input, check_real
+from widthwise.network import MLP, Network, Residual, check_inputs, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
-from widthwise.tensors import FOURS, KERNELS, MEANS, SCALE_TEXT, TENSORS, WITHOUT_THETA, dimensions
+from widthwise.tensors import (
+    CORRECTIONS,
+    FOURS,
+    KERNELS,
+    MEANS,
+    SCALE_TEXT,
+    SINGLE_LEGS,
+    TENSORS,
+    WITHOUT_THETA,
+    dimensions,
+)
 
 #: Estimated relative errors above this are worth a warning.
 NOTABLE_ERROR = 1e-9
@@ -53,9 +63,12 @@ def theory(
     X : array (inputs, features).
     X2 : other inputs (inputs', features); then a, b run over X and X2, and only that rectangle is computed: of K and
         Theta, and of order=1 of whatever is asked for at pairs.
-    order : 0 for the infinite-width kernels K and Theta; 1 for those and G1, H1, V, A, B, D, F, P, Q, R, S, T, U.
+    order : 0 for the infinite-width kernels K and Theta; 1 for those and G1, H1, V, A, B, D, F, P, Q, R, S, T, U, and
+        at layers on a residual stream v3, d3, f3, q3 (theory §11).
     tensors : which variables, for example ["K", "V"]; by default all of the order that exist for the activation
-        (`attrs["missing"]` then says why others do not).
+        (`attrs["missing"]` then says why others do not). v3, d3, f3, q3 vanish at every layer that does not end with a
+        residual connection: by default they are there if one of the layers kept does, and asked for by name they are
+        zero at the others, in plain networks everywhere.
     layers : "all", or "last" for the output layer alone.
     inputs : at which inputs tensors of order=1 are computed. "all": every slot runs over all inputs, N⁴ entries for
         most. "pairs": entries between two inputs, which are closed under their own two and cost N²: tensors of four
@@ -68,8 +81,8 @@ def theory(
 
     Returns
     -------
-    Dataset with K, Theta, G1, H1 on (layer, a, b) and the other tensors on (layer, a, b, c, d) in the index order of
-    theory §3, layers counted from 1. At layer l the physical correction is the tensor over n, the width of layer l−1.
+    Dataset with K, Theta, G1, H1 on (layer, a, b), v3, d3, f3, q3 on (layer, a, b, c) and the other tensors on
+    (layer, a, b, c, d) in the index order of theory §3 and §11, layers counted from 1. At layer l the physical correction is the tensor over n, the width of layer l−1.
     `attrs` hold the network, the route taken and an estimate of the relative numerical error.
 
     >>> import widthwise as ww
@@ -100,7 +113,7 @@ def theory(
         names, missing = KERNELS if tensors is None else names_in_order(tensors, KERNELS), ""
     else:
         net = with_order_one(net, "theory(order=1)")
-        names, missing = _names_that_exist(net, tensors)
+        names, missing = _names_that_exist(net, tensors, layers)
     two = _at_pairs(net, X, X2, names, layers, inputs, number, tolerance, progress) if order == 1 else None
     if two is not None:
         return _labelled_pairs(net, two, names, inputs, number, missing, max(10.0 * tolerance, NOTABLE_ERROR))
@@ -130,8 +143,13 @@ def _at_pairs(
     net: Network, X, X2, names: tuple[str, ...], layers: str, inputs: str, number: np.dtype, tolerance: float, bar
 ) -> PairFlow | None:
     """What is asked for, pair by pair; None where it is asked for at all inputs, or has to be computed so."""
-    if inputs == "all" and (not set(names) & set(MEANS) or set(names) & set(FOURS)):
+    if inputs == "all" and (not set(names) & set(MEANS) or not set(names) <= {*KERNELS, *MEANS}):
         return None
+    single = [name for name in names if name in SINGLE_LEGS]
+    if single:
+        raise InvalidInput(
+            "tensors", f"{single} with inputs={inputs!r}", "tensors of two or four slots", "Take inputs='all'."
+        )
     if isinstance(net, MLP):
         _warn_of_narrow_layers(net)
         wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
@@ -230,7 +248,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
         wanted = existing(*net.activations)
         with_theta = all(sigma.exists_at_one_input(1, 1) for sigma in net.activations)
     else:
-        names = names_in_order(tensors, tuple(TENSORS))
+        names = names_in_order(tensors, KERNELS + CORRECTIONS)
         wanted = tuple(name for name in RULES if name in names)
         with_theta = "Theta" in names or bool(set(wanted) - set(WITHOUT_THETA))
     require_layers(net.depth)
@@ -324,7 +342,7 @@ def names_in_order(tensors: Any, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in known if name in names)
 
 
-def _names_that_exist(net: Network, tensors: Any) -> tuple[tuple[str, ...], str]:
+def _names_that_exist(net: Network, tensors: Any, layers: str) -> tuple[tuple[str, ...], str]:
     """Names to compute, and why the others of the default are left out ("" if none is).
 
     Tensors that are asked for by name and do not exist for the activation raise; by default all that exist are taken.
@@ -336,7 +354,8 @@ def _names_that_exist(net: Network, tensors: Any) -> tuple[tuple[str, ...], str]
     for sigma in dict.fromkeys(net.activations):
         require_derivatives(sigma, max(record.derivatives for record in TENSORS.values()), "tensors of order 1/n")
     found, reason = [], ""
-    for name in TENSORS:
+    stream = any(isinstance(layer, Residual) for layer in (net.layers[-1:] if layers == "last" else net.layers))
+    for name in TENSORS if stream else KERNELS + CORRECTIONS:
         try:
             check_existence(net.activations, () if name == "K" else ("H1",) if name == "Theta" else (name,))
             found.append(name)
@@ -369,10 +388,10 @@ def _require_tensor_room(net: Network, inputs: int, names: tuple[str, ...], laye
 def estimate_bytes(net: Network, inputs: int, names: tuple[str, ...], layers: str, number: np.dtype) -> int:
     """What is kept, and what the step from one layer to the next holds besides."""
     full = inputs**4
-    fours = tuple(name for name in names if name in FOURS)
+    entries = sum(inputs ** TENSORS[name].slots for name in names if name in FOURS + SINGLE_LEGS)
     carried = [name for name in required(tuple(n for n in names if n not in KERNELS)) if name in FOURS]
     reads = max((len(READS[name]) for name in carried), default=0)
-    kept = len(fours) * (1 if layers == "last" else net.depth) * full * number.itemsize
+    kept = entries * (1 if layers == "last" else net.depth) * number.itemsize
     # tensors below and above, what one rule reads, its temporaries, the lookup of sorted quadruples, their values
     working = (2 * len(carried) + reads + 4) * full * 8 + 5 * full + 60 * 8 * full // 24
     return kept + (working if carried else 0)

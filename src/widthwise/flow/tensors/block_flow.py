@@ -144,14 +144,16 @@ def _steps_taken(
     omit: frozenset[Any],
 ) -> list[dict[str, np.ndarray]]:
     rules, found = BlockRules(expect, omit), []
-    now: dict[str, Any] = {name: np.zeros((K.shape[-1],) * TENSORS[name].slots) for name in carried}
+    zeros = {name: np.zeros((K.shape[-1],) * TENSORS[name].slots) for name in {*carried, *wanted}}
+    now: dict[str, Any] = zeros
     for layer, block in enumerate(blocks, 1):
         width, below = net.widths[layer], net.widths[layer - 1]
         step = BlockStep(expect, layer, block, K[layer - 1], Theta[layer - 1], width / below, omit)
         rules.steps.append(step)
         found.append({name: rules.completed(name, step, now) for name in wanted})
         if len(found) < net.depth:
-            now = {name: rules.next_tensor(name, step, now) for name in carried}
+            # tensors with a single leg are functionals alone: no part of them is carried, nor left at a plain layer
+            now = zeros | {name: rules.next_tensor(name, step, now) for name in carried}
         # functions of this layer's neurons are not read again
         rules.known.clear()
         expect.forget()

@@ -327,6 +327,10 @@ class BlockRules:
             return "acbd", more
         if name == "Q":
             return "abcd", functional("kappa", x.layer, x.z(0)(d, d), a, b, c)
+        if name in ("v3", "d3"):
+            return "abc", functional(name[0], x.layer, x.z(0)(a, a), b, c)
+        if name in ("f3", "q3"):
+            return "abc", functional({"f3": "r", "q3": "kappa"}[name], x.layer, x.one()(a, a), a, b, c)
         return "", 0.0
 
 

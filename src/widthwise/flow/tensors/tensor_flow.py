@@ -23,7 +23,7 @@ from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
 from widthwise.network import MLP, Network
-from widthwise.tensors import MEANS, TENSORS, WITHOUT_THETA
+from widthwise.tensors import MEANS, SINGLE_LEGS, TENSORS, WITHOUT_THETA
 
 
 class _Noting(dict):
@@ -149,14 +149,17 @@ class FiniteFlow:
 
 
 def required(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The tensors that must be carried along to get the wanted ones, in the order in which they are computed."""
-    needed = {other for name in wanted for other in NEEDS[name]}
+    """The tensors that must be carried along to get the wanted ones, in the order in which they are computed.
+
+    Those with a single leg, which vanish in plain networks, need none (theory §11).
+    """
+    needed = {other for name in wanted if name not in SINGLE_LEGS for other in NEEDS[name]}
     return tuple(name for name in RULES if name in needed)
 
 
 def check_existence(activations: Iterable[Activation], wanted: tuple[str, ...]) -> None:
     """Refuse tensors that need a derivative which is a δ-function at a coinciding input (theory §1, Kinks)."""
-    for activation, name in product(dict.fromkeys(activations), required(wanted)):
+    for activation, name in product(dict.fromkeys(activations), dict.fromkeys((*required(wanted), *wanted))):
         highest = TENSORS[name].derivatives
         require_derivatives(activation, highest, name)
         asked = name if name in wanted else f"{wanted[0]} (through {name})"
@@ -198,7 +201,7 @@ def finite_flow(
     lambda_W = net.lambda_W
     if rates is not None:
         Theta, lambda_W = rates.Theta, rates.lambda_W
-    shapes = {name: (len(X),) * TENSORS[name].slots for name in carried}
+    shapes = {name: (len(X),) * TENSORS[name].slots for name in (*carried, *wanted)}
     kept = {name: np.zeros((len(layers), *shapes[name]), dtype) for name in wanted}
     now: dict[str, Any] = {name: np.zeros(shapes[name]) for name in carried}
     routes, error, families = set(), kernels.error, families_of(carried)
@@ -212,7 +215,7 @@ def finite_flow(
         error = max(error, four.error, step.error)
         now = {name: _next_tensor(name, step, four, now, omit) for name in carried}
         if layer + 1 in layers:
-            for name in wanted:
+            for name in now.keys() & kept.keys():
                 kept[name][layer + 1 - layers[0]] = now[name]
     route = " and ".join(sorted(routes)) or "input layer only"
     return FiniteFlow(layers, kernels.K[index], Theta[index], kept, route, error)
