@@ -16,7 +16,18 @@ from widthwise.gaussian.four_point import four_point
 from widthwise.gaussian.four_point.families import FAMILIES, assignments
 from widthwise.inference.corrections import PRIOR_TENSORS, TRAINING_TENSORS
 from widthwise.results.theory import estimate_bytes
-from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, FOURS, MEANS, PRODUCTS, SHIFTS, TENSORS, WITHOUT_THETA
+from widthwise.tensors import (
+    CORRECTIONS,
+    DIFFERENTIALS,
+    FOURS,
+    KERNELS,
+    MEANS,
+    PRODUCTS,
+    SCALE_TEXT,
+    SHIFTS,
+    TENSORS,
+    WITHOUT_THETA,
+)
 
 CASES = load_cases("flow")
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [0.6, -0.2, 0.4]])
@@ -41,9 +52,9 @@ def worst(found, expected) -> float:
 def test_reference(case):
     net = network(case)
     ds = ww.theory(net, case["X"], order=1)
-    assert set(ds.data_vars) == set(TENSORS)
+    assert set(ds.data_vars) == {*KERNELS, *CORRECTIONS}
     for layer, expected in enumerate(case["layers"], 1):
-        for name in TENSORS:
+        for name in KERNELS + CORRECTIONS:
             assert worst(ds[name].sel(layer=layer).values, np.array(expected[name])) < 1e-7, (layer, name)
 
 
@@ -64,11 +75,13 @@ TERMS = terms_of_all_rules()
 
 def test_what_the_records_say_together():
     by_scale = {
-        (2, 0): "V", (1, 1): "D F", (0, 2): "A B P Q", (-1, 3): "R S T U", (1, 0): "K G1", (0, 1): "Theta H1"
+        (2, 0): "V", (1, 1): "D F", (0, 2): "A B P Q", (-1, 3): "R S T U", (1, 0): "K G1", (0, 1): "Theta H1",
+        (1.5, 0): "v3", (0.5, 1): "d3 f3", (-0.5, 2): "q3",
     }  # fmt: skip
     scales = {name: scale for scale, names in by_scale.items() for name in names.split()}
     assert {name: record.scale for name, record in TENSORS.items()} == scales
-    assert " ".join(TENSORS) == "K Theta G1 H1 V A B D F P Q R S T U"
+    assert " ".join(TENSORS) == "K Theta G1 H1 V A B D F P Q R S T U v3 d3 f3 q3"
+    assert set(SCALE_TEXT) == set(by_scale)
     assert (*MEANS, *FOURS) == CORRECTIONS
     assert (MEANS, WITHOUT_THETA, "".join(DIFFERENTIALS)) == (("G1", "H1"), ("G1", "V"), "PQRSTU")
     assert SHIFTS == {"K": "G1", "Theta": "H1"}
@@ -217,7 +230,7 @@ def full(request):
 
 
 def test_symmetries(full):
-    ds = {name: full[1][name].values for name in TENSORS}
+    ds = {name: values.values for name, values in full[1].items()}
     for name in ("K", "Theta", "G1", "H1"):
         assert np.allclose(ds[name], ds[name].swapaxes(1, 2), rtol=0, atol=1e-12)
 
@@ -245,7 +258,7 @@ def test_subsets_and_order_of_inputs(full):
     activation, ds = full
     chosen = [2, 0]
     part = ww.theory(deep(activation), X[chosen], order=1)
-    for name in TENSORS:
+    for name in ds:
         index = np.ix_(range(4), *[chosen] * (ds[name].ndim - 1))
         assert worst(part[name].values, ds[name].values[index]) < 1e-8, name
 
@@ -273,7 +286,7 @@ def test_options(full, tmp_path):
     activation, ds = full
     last = ww.theory(deep(activation), X, order=1, layers="last")
     assert last["layer"].values.tolist() == [4]
-    for name in TENSORS:
+    for name in ds:
         assert np.array_equal(last[name].values[0], ds[name].values[3])
     few = ww.theory(deep(activation), X, order=1, tensors=["T", "K"])
     assert list(few.data_vars) == ["K", "T"]

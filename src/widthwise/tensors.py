@@ -89,7 +89,8 @@ _RECORDS = (
     TensorRecord("U", _DDII, "mean of the second differential ddII, third pairing (theory §3)", 2, (_PAIR_FOR_PAIR,)),
     # tensors of three slots, on the streams of residual networks; d itself is the name of a slot
     TensorRecord(
-        "v3", ("z", *_ZZ), "z of one neuron with z z of another on a residual stream (theory §11)", 0, _LAST_TWO, tex="v"
+        "v3", ("z", *_ZZ), "z of one neuron with z z of another on a residual stream (theory §11)", 0, _LAST_TWO,
+        tex="v",
     ),
     TensorRecord(
         "d3", ("z", *_H), "z of one neuron with the neural tangent kernel of another on a residual stream (theory §11)",

@@ -3,7 +3,8 @@
 A dense last layer is averaged over as in `estimators`: rows that meet an output z_d become (C_W/n) s_d, two others are
 probes ±√(C_W/n). Where the network ends on its stream, tensors with a single leg are sums over all its neurons i ≠ k
 (theory §11), Δ from infinite width:
-    v_a(bc) = n E[z_ia Δ(z_kb z_kc)]    d_a(bc) = n E[z_ia ΔĤ_kk;bc]    f_abc = n E[z_ia Ĥ_ik;bc]    q_abc = n E[dĤ_iik;abc]
+    v_a(bc) = n E[z_ia Δ(z_kb z_kc)]      d_a(bc) = n E[z_ia ΔĤ_kk;bc]
+    f_abc   = n E[z_ia Ĥ_ik;bc]           q_abc   = n E[dĤ_iik;abc]
 Parameters are measured in units of √λ, so that sums over them need no weights; the Jacobian of all rows is held.
 """
 
@@ -94,9 +95,9 @@ def seen_on_stream(
     """Tensors with a single leg of the last layer, whose width is that of the layer below it.
 
     Sums over i ≠ k are sums over both less those over i = k. The latter, and traces, are taken with signs ε, η of
-    independent neurons: E[ε_i ε_k] = δ_ik and E[ε_i η_k ε_m η_m] = δ_im δ_km. E[z_i] = 0 exactly, so that means may be taken
-    off what stands beside it. In v and d only that part of z_i counts which the skip brings: the last weights of neuron
-    i say nothing about neuron k.
+    independent neurons: E[ε_i ε_k] = δ_ik and E[ε_i η_k ε_m η_m] = δ_im δ_km. E[z_i] = 0 exactly, so that means may be
+    taken off what stands beside it. In v and d only that part of z_i counts which the skip brings: the rest is odd in
+    the last weights of neuron i, of which neuron k knows nothing.
     """
     n, number = net.n, pair_number(len(X))
     z, (start, restored) = output_rows(net, parameters, X), ravel_pytree(parameters)

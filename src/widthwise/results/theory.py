@@ -82,8 +82,9 @@ def theory(
     Returns
     -------
     Dataset with K, Theta, G1, H1 on (layer, a, b), v3, d3, f3, q3 on (layer, a, b, c) and the other tensors on
-    (layer, a, b, c, d) in the index order of theory §3 and §11, layers counted from 1. At layer l the physical correction is the tensor over n, the width of layer l−1.
-    `attrs` hold the network, the route taken and an estimate of the relative numerical error.
+    (layer, a, b, c, d) in the index order of theory §3 and §11, layers counted from 1. At layer l the physical
+    correction is the tensor over n, the width of layer l−1. `attrs` hold the network, the route taken and an estimate
+    of the relative numerical error.
 
     >>> import widthwise as ww
     >>> net = ww.MLP(widths=[2, 32, 32, 1], activation="relu", C_W=2.0)
