@@ -45,7 +45,7 @@ def pulls(net, measurement, omit=frozenset()):
     }
 
 
-SIZES = [(1, 400), pytest.param(2, 4000, marks=pytest.mark.full)]
+SIZES = [(1, 200), pytest.param(2, 4000, marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize(("inputs", "networks"), SIZES)
@@ -59,7 +59,7 @@ def test_streams_of_sampled_networks_have_single_legs(inputs, networks):
 def test_without_memory_or_with_another_skip_networks_disagree(inputs, networks):
     """Negative controls; v and d scatter more than f and q."""
     ms = measured(inputs, networks)
-    local, other = pulls(stream(), ms, omit=frozenset({"memory"})), pulls(stream(scales=(1.0, 0.9)), ms)
+    local, other = pulls(stream(), ms, omit=frozenset({"memory"})), pulls(stream(scales=(1.0, 0.4)), ms)
     assert min(local[name] for name in (SINGLE_LEGS if networks > 1000 else ("f3", "q3"))) > 5.0
     assert min(other[name] for name in (("f3", "q3") if networks > 1000 else ("q3",))) > 5.0
 
@@ -72,7 +72,7 @@ def test_normalised_streams_have_them_too(norm):
 
 def test_they_vanish_for_odd_activations_and_at_plain_layers():
     """On the stream of tanh, and at a plain layer behind that of gelu as if it were one: f, q within errors."""
-    ms = measured(1, 64, activation="tanh")
+    ms = ww.measure(stream("tanh"), X[:1], networks=64, statistics=SINGLE_LEGS)
     for name in SINGLE_LEGS:
         assert np.abs(ms[name] / ms[f"{name}_se"]).max() < 5.0, name
     assert max(np.abs(ww.theory(stream("tanh"), X, order=1)[name]).max() for name in SINGLE_LEGS) < 1e-15
@@ -104,8 +104,9 @@ def test_they_stand_where_a_stream_is_read_and_are_zero_elsewhere():
 
 
 def test_every_layer_is_measured_as_the_end_of_a_network():
-    ms = ww.measure(stream(n=8, end=("gelu", ww.Dense(8, 1))), X[:1], networks=8, statistics=["f3"], layers="all")
-    assert (ms["f3_se"].values.ravel() > 0.0).tolist() == [False, True, True, False]
+    net = ww.ResMLP([3, 8, 8, 1], "gelu")
+    ms = ww.measure(net, X[:1], networks=8, statistics=["f3"], layers="all")
+    assert (ms["f3_se"].values.ravel() > 0.0).tolist() == [False, True, False]
 
 
 def test_a_network_that_ends_on_its_stream_takes_other_widths():
