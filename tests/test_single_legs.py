@@ -1,17 +1,21 @@
 """v3, d3, f3, q3: tensors with a neuron's single leg, on the streams of residual networks alone (theory §11)."""
 
 from functools import cache
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, NoRule, UnknownName
 from widthwise.experiments.any_network import seen_on_stream
 from widthwise.experiments.estimators import draw_batch
-from widthwise.experiments.reference import reference
+from widthwise.experiments.reference import pair_number, reference
+from widthwise.experiments.sampler import output_rows
+from widthwise.experiments.tangent import rates
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.tensors import SINGLE_LEGS
 
@@ -76,14 +80,47 @@ def test_they_vanish_for_odd_activations_and_at_plain_layers():
     for name in SINGLE_LEGS:
         assert np.abs(ms[name] / ms[f"{name}_se"]).max() < 5.0, name
     assert max(np.abs(ww.theory(stream("tanh"), X, order=1)[name]).max() for name in SINGLE_LEGS) < 1e-15
-    plain = stream(n=32, end=("gelu", ww.Dense(32, 32)))
+    plain = ww.ResMLP([3, 32, 32, 32], "gelu")
     layers, signs = draw_batch(plain, 1, 0, np.arange(64))
     inputs, ref = jnp.asarray(X[:1]), reference(plain, X[:1])
-    seen = jax.jit(jax.vmap(lambda some, s: seen_on_stream(plain, some, inputs, SINGLE_LEGS, ref, s[0])))(layers, signs)
-    for name in ("f3", "q3"):
-        values = np.ravel(seen[name])
+    seen = jax.jit(jax.vmap(lambda some, s: seen_on_stream(plain, some, inputs, ("f3", "q3"), ref, s[0])))(
+        layers, signs
+    )
+    for name, sampled in seen.items():
+        values = np.ravel(sampled)
         assert abs(values.mean()) < 5.0 * values.std() / 8.0, name
         assert values.std() > 0.0
+
+
+def test_signs_add_up_to_sums_over_pairs_of_neurons():
+    """The mean over all signs of two neurons against Jacobians and Hessians of one network, pair by pair."""
+    net = ww.Network([ww.Dense(3, 2, 0.1), ww.Residual(["gelu", ww.Dense(2, 2, 0.2, 0.8, 0.3, 0.7)], 0.6)])
+    (parameters, _), inputs, ref = draw_batch(net, 1, 3, np.arange(1)), jnp.asarray(X), reference(net, X)
+    parameters = jax.tree.map(lambda value: value[0], parameters)
+    every = jnp.asarray(list(product((-1.0, 1.0), repeat=4))).reshape(16, 2, 2)
+    seen = jax.vmap(lambda signs: seen_on_stream(net, parameters, inputs, SINGLE_LEGS, ref, signs))(every)
+
+    start, restored = ravel_pytree(parameters)
+    rate = ravel_pytree(jax.tree.map(lambda one, p: one * jnp.ones_like(p), rates(net), parameters))[0]
+
+    def outputs(p):
+        return output_rows(net, restored(p), inputs)
+
+    z, J, bent = outputs(start), jax.jacrev(outputs)(start), jax.hessian(outputs)(start)
+    first = restored(start)[0]
+    skipped = 0.6 * (inputs @ first.W.T + first.b)
+    K, Theta = (one[-1][pair_number(2)] for one in (ref.K, ref.Theta))
+    H = jnp.einsum("bip,p,ckp->ikbc", J, rate, J)
+    expected = {
+        "v3": sum(skipped[:, i, None, None] * (jnp.outer(z[:, k], z[:, k]) - K) for i, k in ((0, 1), (1, 0))),
+        "d3": sum(skipped[:, i, None, None] * (H[k, k] - Theta) for i, k in ((0, 1), (1, 0))),
+        "f3": sum(z[:, i, None, None] * H[i, k] for i, k in ((0, 1), (1, 0))),
+        "q3": sum(
+            jnp.einsum("apq,bp,cq->abc", bent[:, i], rate * J[:, i], rate * J[:, k]) for i, k in ((0, 1), (1, 0))
+        ),
+    }
+    for name, values in seen.items():  # over n − 1 = 1
+        assert np.allclose(values.mean(axis=0), expected[name], rtol=0, atol=1e-12), name
 
 
 def test_they_stand_where_a_stream_is_read_and_are_zero_elsewhere():
