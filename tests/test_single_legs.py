@@ -98,27 +98,26 @@ def test_signs_add_up_to_sums_over_pairs_of_neurons():
     (parameters, _), inputs, ref = draw_batch(net, 1, 3, np.arange(1)), jnp.asarray(X), reference(net, X)
     parameters = jax.tree.map(lambda value: value[0], parameters)
     every = jnp.asarray(list(product((-1.0, 1.0), repeat=4))).reshape(16, 2, 2)
-    seen = jax.vmap(lambda signs: seen_on_stream(net, parameters, inputs, SINGLE_LEGS, ref, signs))(every)
-
+    seen = jax.jit(jax.vmap(lambda signs: seen_on_stream(net, parameters, inputs, SINGLE_LEGS, ref, signs)))(every)
     start, restored = ravel_pytree(parameters)
-    rate = ravel_pytree(jax.tree.map(lambda one, p: one * jnp.ones_like(p), rates(net), parameters))[0]
 
     def outputs(p):
         return output_rows(net, restored(p), inputs)
 
-    z, J, bent = outputs(start), jax.jacrev(outputs)(start), jax.hessian(outputs)(start)
-    first = restored(start)[0]
-    skipped = 0.6 * (inputs @ first.W.T + first.b)
+    z, J, bent = map(
+        np.asarray, jax.jit(lambda p: (outputs(p), jax.jacrev(outputs)(p), jax.hessian(outputs)(p)))(start)
+    )
+    rate = np.concatenate([np.full(p.size, one) for own, p2 in zip(rates(net), parameters, strict=True)
+                           for one, p in zip(own, p2, strict=True)])  # fmt: skip
+    skipped = 0.6 * (X @ np.asarray(parameters[0].W).T + np.asarray(parameters[0].b))
     K, Theta = (one[-1][pair_number(2)] for one in (ref.K, ref.Theta))
-    H = jnp.einsum("bip,p,ckp->ikbc", J, rate, J)
-    expected = {
-        "v3": sum(skipped[:, i, None, None] * (jnp.outer(z[:, k], z[:, k]) - K) for i, k in ((0, 1), (1, 0))),
-        "d3": sum(skipped[:, i, None, None] * (H[k, k] - Theta) for i, k in ((0, 1), (1, 0))),
-        "f3": sum(z[:, i, None, None] * H[i, k] for i, k in ((0, 1), (1, 0))),
-        "q3": sum(
-            jnp.einsum("apq,bp,cq->abc", bent[:, i], rate * J[:, i], rate * J[:, k]) for i, k in ((0, 1), (1, 0))
-        ),
-    }
+    H = np.einsum("bip,p,ckp->ikbc", J, rate, J)
+    expected = dict.fromkeys(SINGLE_LEGS, 0.0)
+    for i, k in ((0, 1), (1, 0)):
+        expected["v3"] += skipped[:, i, None, None] * (np.outer(z[:, k], z[:, k]) - K)
+        expected["d3"] += skipped[:, i, None, None] * (H[k, k] - Theta)
+        expected["f3"] += z[:, i, None, None] * H[i, k]
+        expected["q3"] += np.einsum("apq,bp,cq->abc", bent[:, i], rate * J[:, i], rate * J[:, k])
     for name, values in seen.items():  # over n − 1 = 1
         assert np.allclose(values.mean(axis=0), expected[name], rtol=0, atol=1e-12), name
 
