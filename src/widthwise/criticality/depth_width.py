@@ -124,13 +124,13 @@ def check_deepest(deepest: Any) -> int | None:
     return deepest
 
 
-def _shifts(net: Network, x: np.ndarray) -> list[float]:
+def _shifts(net: Network, x: np.ndarray) -> tuple[float, float]:
     """G1/(nK) and H1/(nΘ) of the output; NaN where a layer has no rule for them."""
     try:
         ratios = single_block_flow(net, x, ("G1", "H1"), True).ratios
     except NoRule:
-        return [math.nan, math.nan]
-    return [float(ratios[name][-1]) / net.n for name in ("G1", "H1")]
+        return math.nan, math.nan
+    return float(ratios["G1"][-1]) / net.n, float(ratios["H1"][-1]) / net.n
 
 
 def _with_memory(net: Network, x: np.ndarray, deepest: int | None) -> DepthWidth:
