@@ -62,6 +62,18 @@ def carried_on(widths: Sequence[int], values: np.ndarray, errors: np.ndarray) ->
     return float((covariance @ weighted.T @ (values / errors))[0]), float(np.sqrt(covariance[0, 0]))
 
 
+def differences(
+    make: Make, targets: Sequence[float], theory: dict[str, float], n: int, networks: int, seed: int
+) -> tuple[dict[str, tuple[float, float]], int]:
+    """n × (mean − mean0) and n × (cov − cov0) of an ensemble with standard errors, and networks left out."""
+    found = ww.train(make(n), X, targets, X_TEST, networks=networks, seed=seed, progress=False)
+    rows = {}
+    for name in ("mean", "cov"):
+        value, error = (float(found[part].item()) for part in (name, f"{name}_se"))
+        rows[name] = n * (value - theory[f"{name}0"]), n * error
+    return rows, networks - int(found.attrs.get("networks", networks))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, nargs="+", default=[4000], help="one number, or one for each width")
@@ -78,12 +90,9 @@ def main() -> None:
         theory, other = coefficients(make, targets), coefficients(control, targets)
         seen: dict[str, list[tuple[float, float]]] = {"mean": [], "cov": []}
         for number, (n, networks) in enumerate(zip(options.widths, counts, strict=True)):
-            seed = options.seed + 1000 * number
-            found = ww.train(make(n), X, targets, X_TEST, networks=networks, seed=seed, progress=False)
-            lost = networks - int(found.attrs.get("networks", networks))
+            found, lost = differences(make, targets, theory, n, networks, options.seed + 1000 * number)
             for name, rows in seen.items():
-                value, error = (float(found[part].item()) for part in (name, f"{name}_se"))
-                rows.append((n * (value - theory[f"{name}0"]), n * error))
+                rows.append(found[name])
             print(f"  {label}, n = {n}: " + ", ".join(
                 f"{name} {rows[-1][0]:.3f} ± {rows[-1][1]:.3f}" for name, rows in seen.items()
             ) + (f", {lost} networks left out" if lost else ""), flush=True)  # fmt: skip

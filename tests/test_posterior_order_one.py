@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from prior_networks import log_likelihoods, random_kernels
+from prior_networks import posterior_corrections_of, posterior_differences
 
 import widthwise as ww
 from widthwise.inference.infinite_width import posterior_corrections
@@ -68,40 +68,15 @@ class TestDerivatives:
         assert not np.allclose(found.mean, shifted(mean, 0.0), rtol=1e-2)
 
 
-def weighted(G, y, noise):
-    """Per network: p(y|Ĝ), posterior mean (outputs,) and variance at the last input, for two training inputs."""
-    inverse = np.linalg.inv(G[:, :2, :2] + noise * np.eye(2))
-    mean = np.einsum("sa,sab,bi->si", G[:, 2, :2], inverse, y)
-    variance = G[:, 2, 2] - np.einsum("sa,sab,sb->s", G[:, 2, :2], inverse, G[:, 2, :2])
-    return np.exp(log_likelihoods(G[:, :2, :2], y, noise)), mean, variance
-
-
-def measured(net, y, noise, networks, rng, parts=25):
-    """n × (quantity − infinite width) in independent parts: mean (2), covariance (3), log evidence."""
-    infinite = ww.posterior(net, X[:2], y, X[2:], noise=noise)
-    rows = []
-    for _ in range(parts):
-        weights, mean, variance = weighted(random_kernels(net, X, networks // parts, rng), y, noise)
-        share = weights / weights.sum()
-        centre = share @ mean
-        spread = np.eye(2) * (share @ variance) + np.einsum("s,si,sj->ij", share, mean - centre, mean - centre)
-        start = infinite["mean0"].values[:, 0], infinite["cov0"].values[:, 0, :, 0]
-        cov = spread - start[1]
-        evidence = np.log(weights.mean()) - float(infinite["log_evidence0"])
-        rows.append([*(centre - start[0]), cov[0, 0], cov[1, 1], cov[0, 1], evidence])
-    rows = net.n * np.array(rows)
-    return rows.mean(axis=0), rows.std(axis=0, ddof=1) / np.sqrt(parts)
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_importance_weighted_networks_agree(noise):
     """Widths 48 and 96 extrapolated to 1/n → 0, in standard errors."""
     rng = np.random.default_rng(17)
-    (narrow, narrow_error), (wide, wide_error) = (measured(network(n), Y, noise, 150_000, rng) for n in (48, 96))
+    (narrow, narrow_error), (wide, wide_error) = (
+        posterior_differences(network(n), X, Y, noise, 150_000, rng) for n in (48, 96)
+    )
     value, error = 2 * wide - narrow, np.hypot(2 * wide_error, narrow_error)
-    b = ww.posterior(network(96), X[:2], Y, X[2:], noise=noise, order=1)
-    cov1 = b["cov1"].values[:, 0, :, 0]
-    expected = np.array([*b["mean1"].values[:, 0], cov1[0, 0], cov1[1, 1], cov1[0, 1], float(b["log_evidence1"])])
+    expected = posterior_corrections_of(network(96), X, Y, noise)
     assert np.abs((value - expected) / error).max() < 4
     # negative controls: no correction at all; a kernel that does not fluctuate
     assert np.abs(value[:2] / error[:2]).max() > 5
@@ -111,6 +86,33 @@ def test_importance_weighted_networks_agree(noise):
     wrong = np.array([*blind.mean[:, 0], blind.covariance[0, 0, 0, 0], blind.covariance[1, 0, 1, 0]])
     assert np.abs((value[:4] - wrong) / error[:4]).max() > 6
     assert np.abs((value[5] - blind.log_evidence) / error[5]) > 6
+
+
+SKIPS_AND_NORMS = {
+    "residual": lambda n: ww.ResMLP([3, n, n, n, 2], "tanh", [0.9, 0.7], C_b=0.2, C_W=[1.6, 0.8, 0.8, 1.6]),
+    "normalised": lambda n: ww.NormMLP(
+        [3, n, n, 2], "tanh", [("ln", "pre", 0.05), ("rms", "post", 0.1)], C_b=0.2, C_W=1.6
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SKIPS_AND_NORMS)
+@pytest.mark.parametrize(
+    ("widths", "networks"),
+    [((24, 48), 60_000), pytest.param((48, 96), 400_000, marks=pytest.mark.full)],
+)
+def test_importance_weighted_networks_with_skips_and_norms_agree(kind, widths, networks):
+    """Two widths extrapolated to 1/n → 0; infinite width as it stands is rejected at both."""
+    make, rng = SKIPS_AND_NORMS[kind], np.random.default_rng(5)
+    (narrow, narrow_error), (wide, wide_error) = (
+        posterior_differences(make(n), X, Y, 0.2, networks, rng) for n in widths
+    )
+    value, error = 2 * wide - narrow, np.hypot(2 * wide_error, narrow_error)
+    pulls = (value - posterior_corrections_of(make(widths[0]), X, Y, 0.2)) / error
+    assert np.abs(pulls).max() < 4
+    # negative control: no correction at all, for any of mean, covariance and evidence
+    assert np.abs(narrow / narrow_error).min() > 5
+    assert np.abs(wide / wide_error).min() > 3
 
 
 class TestLimits:
