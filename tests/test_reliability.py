@@ -4,7 +4,7 @@ import inspect
 import os
 
 import pytest
-from public_calls import CALLS
+from public_calls import CALLS, NET, X, Y
 from reliability import OUTCOMES, hostile_outcomes
 from soak import WRONG, drawn, made, soak, somewhere_else
 
@@ -69,6 +69,26 @@ def test_what_the_soak_found_is_answered_or_refused(name, arguments):
     with somewhere_else():
         found = made(name, arguments)
     assert found[0] not in WRONG, found
+
+
+@pytest.mark.parametrize(
+    ("blamed", "size", "learning_rate"),
+    [("X_test", 1e25, 1e-3), pytest.param("algorithm", 1.0, 1e200, marks=pytest.mark.full)],
+)
+def test_training_blames_what_makes_numbers_not_finite(blamed, size, learning_rate):
+    net, algorithm = ww.MLP([2, 4, 4, 1], "quadratic"), ww.GradientDescent(learning_rate, steps=3)
+    with pytest.raises(ww.errors.InvalidInput, match=f"^{blamed}:") as refused:
+        ww.train(net, X, Y, size * X, networks=4, algorithm=algorithm)
+    assert ("before they are trained" in str(refused.value)) == (blamed == "X_test")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "got"),
+    [("net", "tanh", "str"), ("net", None, "NoneType"), ("data", X, "ndarray"), ("algorithm", "adam", "str")],
+)
+def test_a_study_names_what_does_not_belong(argument, value, got):
+    with pytest.raises(ww.errors.InvalidInput, match=f"^{argument}: got {got}"):
+        ww.Study(**{"net": NET, "data": ww.dataset("circle")} | {argument: value})
 
 
 def test_the_soak_draws_the_same_calls_again():
