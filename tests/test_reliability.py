@@ -1,14 +1,17 @@
 """Hostile values for every argument of every public function: a line that names it, or an answer; nothing else."""
 
 import inspect
+import math
 import os
+from dataclasses import fields
 
 import pytest
 from public_calls import CALLS, NET, X, Y
-from reliability import OUTCOMES, hostile_outcomes
+from reliability import NAN_IS_DOCUMENTED, OUTCOMES, has_nan, hostile_outcomes
 from soak import WRONG, drawn, made, soak, somewhere_else
 
 import widthwise as ww
+from widthwise.criticality.depth_width import DepthWidth
 
 #: Public names whose values are not calls: results and errors.
 ELSEWHERE = {"Advice", "Comparison", "Critical", "NewtonStep", "NotCritical", "WidthwiseError"}
@@ -28,6 +31,20 @@ def test_hostile_values_are_named_or_answered(name):
 def test_every_public_function_is_called():
     public = {name for name in ww.__all__ if callable(getattr(ww, name)) and not inspect.ismodule(getattr(ww, name))}
     assert public - ELSEWHERE <= set(CALLS)
+
+
+def test_nan_is_documented_where_it_is_allowed():
+    for result in (ww.Advice, ww.Critical, DepthWidth):
+        text = inspect.getdoc(result)
+        assert "NaN" in text
+        assert all(f"`{field}`" in text for field in NAN_IS_DOCUMENTED[result.__name__])
+    assert "NAME_order, NaN where" in inspect.getdoc(ww.measure)
+
+
+@pytest.mark.parametrize(("field", "wrong"), [("kernel_shift", False), ("kernel_variance", True)])
+def test_nan_is_found_in_fields_of_results(field, wrong):
+    numbers = dict.fromkeys((one.name for one in fields(DepthWidth)), 1.0)
+    assert has_nan({"found": [DepthWidth(**numbers | {field: math.nan})]}) == wrong
 
 
 LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh')"
@@ -52,6 +69,8 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("expectation", {"activation": "'relu6'", "K_ab": "3.72e-06", "K_bb": "1.92e-06", "orders": "(0, 3)"}),
         ("exact.kurtosis_by_depth", {"net": "ww.MLP([2, 8, 8, 1], 'softshrink')", "x": "1e-6 * X[0]"}),
         ("NTKClassifier", {"y": "[0, 0, 0]"}),
+        ("special.expected_relu_ntk", {"X": "np.zeros((2, 2))"}),
+        ("theory", {"net": "RELU", "X": "np.array([[1.0, 0.3], [0.0, 0.0]])", "order": "1", "tensors": "['V']"}),
         ("train", {"net": "ww.MLP([2, 8, 8, 8, 1], 'quadratic')", "X_test": "np.array([[1e5, 1e5]])"}),
         ("advise", {"net": LONE}),
         ("criticality.equalise", {"net": LONE}),
