@@ -14,6 +14,7 @@ import widthwise as ww
 from widthwise.activations import ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
+from widthwise.cli.output import Records, emit
 from widthwise.study.data import BUILT_IN
 from widthwise.study.spec import ALGORITHM_CLASSES
 
@@ -241,6 +242,12 @@ def test_sizes_that_do_not_fit_take_one_line(words, said, here, capsys):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_tables_show_brackets_and_colons_as_they_are(here, capsys):
+    text = "pip install 'widthwise[plots]' :x:"
+    emit(Records(("what to do",), [(text,)]), options.OutputOptions())
+    assert text in capsys.readouterr().out
 
 
 def test_comparing_files_ends_with_one_where_they_disagree(here, capsys):
