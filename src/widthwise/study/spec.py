@@ -77,7 +77,7 @@ class Study:
             if not isinstance(tables[name], Mapping):
                 raise InvalidInput("spec", f"{name} = {tables[name]!r}", f"a table [{name}]")
         base = default_study()
-        net = network_from_dict(tables["network"]) if "network" in tables else base.net
+        net = plain(network_from_dict(tables["network"]), "a study") if "network" in tables else base.net
         data = _study_data(tables["data"], folder) if "data" in tables else base.data
         training, measurement = dict(tables.get("training", {})), dict(tables.get("measurement", {}))
         trained = training.pop("networks", base.trained)
