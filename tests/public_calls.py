@@ -17,6 +17,8 @@ Y = np.array([0.5, -0.2])
 TEST = np.array([[0.6, 0.1]])
 NET = ww.MLP([2, 8, 8, 1], "tanh", C_b=0.1, C_W=1.2)
 RELU = ww.MLP([2, 8, 8, 1], "relu", C_W=2.0)
+RESIDUAL = ww.ResMLP([2, 8, 8, 1], "tanh", C_b=0.1, norm="rms")
+NORMALISED = ww.NormMLP([2, 8, 8, 1], "tanh", [("ln", "pre", 1e-5)] * 2, C_b=0.1)
 LINEAR = ww.MLP([2, 8, 1], "linear")
 TRAINING = {"net": NET, "X_train": X, "y_train": Y, "X_test": TEST}
 
@@ -132,6 +134,10 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "phase_diagram": (
         lambda: ww.phase_diagram, lambda: {"activation": "tanh", "C_W": [0.9, 1.1], "C_b": [0.0, 0.1], "x_square": 1.0}
     ),
+    "phase_diagram of blocks": (
+        lambda: ww.phase_diagram,
+        lambda: {"activation": "tanh", "C_W": [0.9, 1.1], "C_b": [0.0, 0.1], "skip": 0.5, "norm": ("ln", "pre", 1e-5)},
+    ),
     "posterior": (lambda: ww.posterior, lambda: {**TRAINING, "order": 0, "noise": 0.1}),
     "predict": (
         lambda: ww.predict,
@@ -141,9 +147,25 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "sample_posterior": (lambda: ww.sample_posterior, lambda: {**TRAINING, "samples": 2, "seed": 0, "noise": 0.1}),
     "sample_prior": (lambda: ww.sample_prior, lambda: {"net": NET, "X": X, "samples": 2, "seed": 0}),
     "single_input": (lambda: ww.single_input, lambda: {"net": NET, "x": X[0], "tensors": ["V"], "layers": "all"}),
+    "single_input of residual networks": (
+        lambda: ww.single_input, lambda: {"net": RESIDUAL, "x": X[0], "tensors": ["V"], "layers": "all"}
+    ),
+    "single_input of normalised networks": (
+        lambda: ww.single_input, lambda: {"net": NORMALISED, "x": X[0], "tensors": ["V"], "layers": "all"}
+    ),
     "theory": (
         lambda: ww.theory,
         lambda: {"net": NET, "X": X, "X2": None, "order": 0, "tensors": ["K"], "layers": "last", "tolerance": 1e-9},
+    ),
+    "theory of order 1": (
+        lambda: ww.theory,
+        lambda: {"net": NET, "X": X, "X2": TEST, "order": 1, "tensors": ["G1"], "layers": "last", "inputs": "all"},
+    ),
+    "theory at pairs": (
+        lambda: ww.theory, lambda: {"net": NET, "X": X, "order": 1, "tensors": ["V"], "inputs": "pairs"}
+    ),
+    "theory at single inputs": (
+        lambda: ww.theory, lambda: {"net": NET, "X": X, "order": 1, "tensors": ["V"], "inputs": "diagonal"}
     ),
     "train": (
         lambda: ww.train,

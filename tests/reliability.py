@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
 from collections import Counter
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -33,28 +33,37 @@ class TooSlow(BaseException):
     """Raised by the alarm."""
 
 
-#: Fields whose documentation says where they are NaN: a fixed point where none is distinguished, an order of convergence
-#: that two widths do not determine, what advice says of inputs where none were given, an NTK where there is none.
-NAN_IS_DOCUMENTED = re.compile(
-    r"K_star|\w+_order(_se)?|signal|gradient|recommended_gradient|output_kernel|learning_rate|ntk_\w+|origin"
-)
+#: Fields of results, by their type or a Dataset's kind, whose documentation says where they are NaN.
+NAN_IS_DOCUMENTED = {
+    "Critical": ("K_star",),
+    "Advice": ("signal", "gradient", "recommended_gradient", "output_kernel", "learning_rate"),
+    "DepthWidth": ("ntk_variance", "kernel_shift", "ntk_shift"),
+    "measure": ("*_order", "*_order_se"),
+}
+
+
+def parts_of(result: Any) -> dict[str, Any] | list[Any] | tuple[Any, ...]:
+    """What a result consists of and has to be numbers, without what is private or documented to be NaN somewhere."""
+    if isinstance(result, xr.Dataset):
+        kind, named = str(result.attrs.get("kind")), {str(name): result[name].values for name in result}
+    elif dataclasses.is_dataclass(result):
+        kind, named = type(result).__name__, {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+    else:
+        return result if isinstance(result, dict | list | tuple) else ()
+    documented = ("_*", *NAN_IS_DOCUMENTED.get(kind, ()))
+    return {name: part for name, part in named.items() if not any(fnmatch(name, one) for one in documented)}
 
 
 def has_nan(value: Any) -> bool:
     """Whether some number of a result is NaN, but for those whose documentation says so."""
-    if isinstance(value, xr.Dataset):
-        value = {name: value[name].values for name in map(str, value)}
-    if dataclasses.is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return any(has_nan(one) for name, one in value.items() if not NAN_IS_DOCUMENTED.fullmatch(str(name)))
     if isinstance(value, xr.DataArray):
-        return has_nan(value.values)
+        value = value.values
     if isinstance(value, np.ndarray):
-        return value.dtype.kind == "f" and bool(np.isnan(value).any())
+        return value.dtype.kind in "fc" and bool(np.isnan(value).any())
     if isinstance(value, float):
         return math.isnan(value)
-    return isinstance(value, tuple | list) and any(map(has_nan, value))
+    parts = parts_of(value)
+    return any(map(has_nan, parts.values() if isinstance(parts, dict) else parts))
 
 
 def by_scikit_learn(name: str, error: Exception) -> bool:

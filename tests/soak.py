@@ -154,7 +154,8 @@ VALID: dict[str, Callable[[Draw], str]] = {
     "ResMLP.widths": lambda draw: draw.widths(draw.random.randint(1, 64)),
     "measure.widths": lambda draw: draw.random.choice(["None", "None", "[4, 8]"]),
     "NormMLP.norm": Draw.norms,
-    "ResMLP.norm": lambda draw: draw.one_of(None, "rms", "ln"),
+    **dict.fromkeys(("ResMLP.norm", "critical.norm", "depth_growth.norm"), lambda draw: draw.one_of(None, "rms", "ln")),
+    "phase_diagram.norm": lambda draw: draw.one_of(None, "rms", ("ln", "pre", 1e-5), ("rms", "post", 0.0)),
     "branch": lambda draw: draw.one_of(1.0, "1/L", "1/sqrt(L)", 0.3),
     "affine": lambda draw: f"({draw.number(1e-2, 2)}, {draw.bias()})",
     "layers": lambda draw: draw.one_of("all", "last"),
@@ -193,6 +194,7 @@ VALID: dict[str, Callable[[Draw], str]] = {
     "name": lambda draw: draw.one_of("circle", "sine", "spiral", "xor"),
     "data": lambda draw: f"ww.dataset({draw.one_of('circle', 'sine', 'spiral', 'xor')})",
     "statistics": lambda draw: draw.some_of("K Theta V D F A B"),
+    "theory.inputs": lambda draw: draw.one_of("all", "pairs", "diagonal"),
     "theory.tensors": lambda draw: draw.random.choice(["['K']", "['K', 'Theta']", "None"]),
     "single_input.tensors": lambda draw: draw.some_of("K Theta V D F A B P Q"),
     **dict.fromkeys(("phase_diagram.C_W", "phase_diagram.C_b"), lambda draw: f"[0.1, {draw.number(1e-2, 3)}]"),
@@ -215,7 +217,7 @@ def drawn(seed: int, number: int) -> tuple[str, dict[str, str]]:
     """Call `number` of a run: a function, and the arguments that differ from its valid call, as expressions."""
     pick = random.Random(f"{seed}:{number}")
     name = pick.choice(list(CALLS))
-    last, arguments = name.rpartition(".")[2], list(CALLS[name][1]())
+    last, arguments = name.rpartition(".")[2].partition(" ")[0], list(CALLS[name][1]())
     replaced = {}
     if pick.random() < 0.7:
         draw = Draw(pick, name)

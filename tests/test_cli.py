@@ -14,6 +14,7 @@ import widthwise as ww
 from widthwise.activations import ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
+from widthwise.cli.output import Records, emit
 from widthwise.study.data import BUILT_IN
 from widthwise.study.spec import ALGORITHM_CLASSES
 
@@ -147,7 +148,7 @@ BAD_FILES = {
         ("theory --order 2", "order: got 2; expected 0 or 1"),
         ("theory --widths 2,eight,1", "--widths: got '2,eight,1'"),
         ("theory --widths 3,8,1", "--data: got none; expected inputs with 3 features"),
-        ("theory --widths 2,9999999x8,1", "from 1 to 1,000,000 layers"),
+        ("theory --widths 2,9999999x8,1", "from 1 to 100,000 layers"),
         ("theory --points 0", "points: got 0"),
         ("theory --data bad.csv --points 3", "--points: got 3 with the data of 'bad.csv'"),
         ("theory --spec good.toml --points 3", "--points: got 3 with the data of 'good.toml'"),
@@ -219,7 +220,9 @@ SAMPLING = ("measure", "compare", "train")
         *((f"{name} --networks {HUGE}", f"networks: got {HUGE}; expected") for name in SAMPLING),
         *((f"{name} --seed {10**30}", f"seed: got {10**30}; expected") for name in SAMPLING),
         *((f"{name} --widths 2,{HUGE},1", "What would fit: narrower networks") for name in SAMPLING),
-        *((f"{name} --widths 2,{HUGE}x8,1", "from 1 to 1,000,000 layers") for name in ("theory", "predict", *SAMPLING)),
+        *((f"{name} --widths 2,{HUGE}x8,1", "from 1 to 100,000 layers") for name in ("theory", "predict", *SAMPLING)),
+        *((f"{name} --widths 2,60000x8,60000x8,1", "from 1 to 100,000 layers") for name in ("theory", "advise")),
+        *((f"{name} --widths 2,10001x8,1", "at most 10000 layers") for name in SAMPLING),
         *((f"{name} --widths 2,8,{HUGE}", "") for name in ("predict", *SAMPLING)),
         *((f"{name} --extrapolate 8,{HUGE}", "What would fit: ") for name in ("measure", "compare")),
         (f"advise --widths {HUGE},8,1", f"memory: got an input of {HUGE} features, which needs 7.3 TiB"),
@@ -239,6 +242,12 @@ def test_sizes_that_do_not_fit_take_one_line(words, said, here, capsys):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_tables_show_brackets_and_colons_as_they_are(here, capsys):
+    text = "pip install 'widthwise[plots]' :x:"
+    emit(Records(("what to do",), [(text,)]), options.OutputOptions())
+    assert text in capsys.readouterr().out
 
 
 def test_comparing_files_ends_with_one_where_they_disagree(here, capsys):

@@ -1,14 +1,17 @@
 """Hostile values for every argument of every public function: a line that names it, or an answer; nothing else."""
 
 import inspect
+import math
 import os
+from dataclasses import replace
 
 import pytest
-from public_calls import CALLS
-from reliability import OUTCOMES, hostile_outcomes
+from public_calls import CALLS, NET, X, Y
+from reliability import NAN_IS_DOCUMENTED, OUTCOMES, has_nan, hostile_outcomes
 from soak import WRONG, drawn, made, soak, somewhere_else
 
 import widthwise as ww
+from widthwise.criticality.depth_width import DepthWidth
 
 #: Public names whose values are not calls: results and errors.
 ELSEWHERE = {"Advice", "Comparison", "Critical", "NewtonStep", "NotCritical", "WidthwiseError"}
@@ -28,6 +31,20 @@ def test_hostile_values_are_named_or_answered(name):
 def test_every_public_function_is_called():
     public = {name for name in ww.__all__ if callable(getattr(ww, name)) and not inspect.ismodule(getattr(ww, name))}
     assert public - ELSEWHERE <= set(CALLS)
+
+
+def test_nan_is_documented_where_it_is_allowed():
+    for result in (ww.Advice, ww.Critical, DepthWidth):
+        text = str(inspect.getdoc(result))
+        assert "NaN" in text
+        assert all(f"`{field}`" in text for field in NAN_IS_DOCUMENTED[result.__name__])
+    assert "NAME_order, NaN where" in str(inspect.getdoc(ww.measure))
+
+
+@pytest.mark.parametrize(("field", "wrong"), [("kernel_shift", False), ("kernel_variance", True)])
+def test_nan_is_found_in_fields_of_results(field, wrong):
+    found = ww.depth_width(NET, X[0], deepest=4)
+    assert has_nan({"found": [replace(found, **{field: math.nan})]}) == wrong
 
 
 LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh')"
@@ -52,6 +69,8 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("expectation", {"activation": "'relu6'", "K_ab": "3.72e-06", "K_bb": "1.92e-06", "orders": "(0, 3)"}),
         ("exact.kurtosis_by_depth", {"net": "ww.MLP([2, 8, 8, 1], 'softshrink')", "x": "1e-6 * X[0]"}),
         ("NTKClassifier", {"y": "[0, 0, 0]"}),
+        ("special.expected_relu_ntk", {"X": "np.zeros((2, 2))"}),
+        ("theory", {"net": "RELU", "X": "np.array([[1.0, 0.3], [0.0, 0.0]])", "order": "1", "tensors": "['V']"}),
         ("train", {"net": "ww.MLP([2, 8, 8, 8, 1], 'quadratic')", "X_test": "np.array([[1e5, 1e5]])"}),
         ("advise", {"net": LONE}),
         ("criticality.equalise", {"net": LONE}),
@@ -69,6 +88,26 @@ def test_what_the_soak_found_is_answered_or_refused(name, arguments):
     with somewhere_else():
         found = made(name, arguments)
     assert found[0] not in WRONG, found
+
+
+@pytest.mark.parametrize(
+    ("blamed", "size", "learning_rate"),
+    [("X_test", 1e25, 1e-3), pytest.param("algorithm", 1.0, 1e200, marks=pytest.mark.full)],
+)
+def test_training_blames_what_makes_numbers_not_finite(blamed, size, learning_rate):
+    net, algorithm = ww.MLP([2, 4, 4, 1], "quadratic"), ww.GradientDescent(learning_rate, steps=3)
+    with pytest.raises(ww.errors.InvalidInput, match=f"^{blamed}:") as refused:
+        ww.train(net, X, Y, size * X, networks=4, algorithm=algorithm)
+    assert ("before they are trained" in str(refused.value)) == (blamed == "X_test")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "got"),
+    [("net", "tanh", "str"), ("net", None, "NoneType"), ("data", X, "ndarray"), ("algorithm", "adam", "str")],
+)
+def test_a_study_names_what_does_not_belong(argument, value, got):
+    with pytest.raises(ww.errors.InvalidInput, match=f"^{argument}: got {got}"):
+        ww.Study(**{"net": NET, "data": ww.dataset("circle")} | {argument: value})
 
 
 def test_the_soak_draws_the_same_calls_again():

@@ -26,8 +26,8 @@ COMPLETED_ACTIVATIONS = (
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
 FORMATS = ("table", "json", "csv", "netcdf")
-#: Layers that NxWIDTH may stand for.
-MOST_LAYERS = 1_000_000
+#: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
+MOST_LAYERS = 100_000
 
 
 def one_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -202,8 +202,8 @@ def whole_numbers(name: str, text: str) -> list[int]:
             count, width = int(times) if times else 1, int(value)
         except ValueError:
             raise InvalidInput(name, repr(text), expected) from None
-        if not 0 < count <= MOST_LAYERS:
-            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers in front of an x")
+        if not 0 < count <= MOST_LAYERS - len(found):
+            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers, in front of an x and in all")
         found += [width] * count
     return found
 

@@ -189,7 +189,9 @@ def _one_table(records: Records) -> str:
         table.add_row(*map(_shown, row))
     # a pipe has no width: nothing may be cut there
     to_terminal = sys.stdout.isatty()
-    console = Console(file=io.StringIO(), width=None if to_terminal else 100_000, force_terminal=to_terminal)
+    # brackets and colons are text: 'widthwise[plots]' would lose what is in brackets
+    how = {"force_terminal": to_terminal, "markup": False, "emoji": False}
+    console = Console(file=io.StringIO(), width=None if to_terminal else 100_000, **how)
     console.print(table)
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n") + "\n"  # pyright: ignore
     more = len(records.rows) - MOST_ROWS

@@ -232,6 +232,9 @@ class Advice:
     `output_kernel` is the variance of its outputs, the least that targets should have; `recommended_depth_width` says
     what its depth means at its width. For networks with skips or normalisation `design` says what is recommended and
     why, `growth` what more blocks like the last one would do, and `code` is for PyTorch.
+
+    NaN are `signal` and `gradient` of networks that cannot be trained by gradients, `signal` where K is zero, and
+    `recommended_gradient`, `output_kernel` and `learning_rate` without a recommendation.
     """
 
     net: Network

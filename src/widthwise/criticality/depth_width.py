@@ -43,9 +43,9 @@ class DepthWidth:
 
     `aspect_ratio` Σ 1/n_l over hidden layers (L/n at equal widths); `kernel_variance` κ = V/(nK²), so that the outputs
     have excess kurtosis 3κ; `ntk_variance` (A + 2B)/(nΘ²), NaN without Θ; `kernel_shift` G1/(nK) and `ntk_shift`
-    H1/(nΘ), what finite width does to the means; `fails_at` the depth at which one of these reaches one if layers like
-    the last hidden one are added, None if that is not within `searched` layers. With skips or normalisation the shifts
-    are NaN where their rules do not hold: behind kinked activations and learned gains.
+    H1/(nΘ), NaN without Θ, what finite width does to the means; `fails_at` the depth at which one of these reaches one
+    if layers like the last hidden one are added, None if that is not within `searched` layers. With skips or
+    normalisation the shifts are NaN where their rules do not hold: behind kinked activations and learned gains.
     """
 
     depth: int

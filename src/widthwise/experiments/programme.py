@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.devices import by_device, power_of_two
+from widthwise.errors import TooLarge
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
 from widthwise.experiments.initialisations import is_gaussian
@@ -69,15 +70,24 @@ class Part:
         return held, spent * (1 if order < 3 else inputs)
 
 
-def require_networks(batch: int, bytes_each: float, parameters: int, inputs: int) -> None:
-    """Refuse networks of which a batch does not fit, before the first is drawn."""
+#: Networks that are drawn are compiled layer by layer: already a thousand layers take minutes.
+MOST_COMPILED_LAYERS = 10_000
+
+
+def require_networks(batch: int, bytes_each: float, net: Network, inputs: int) -> None:
+    """Refuse networks that are too deep to be compiled, or of which a batch does not fit, before the first is drawn."""
+    if net.depth > MOST_COMPILED_LAYERS:
+        raise TooLarge(
+            "net", f"{net.depth} layers, which are compiled one by one", f"at most {MOST_COMPILED_LAYERS} layers",
+            "`single_input`, `theory` and `predict` take deeper networks.",
+        )  # fmt: skip
 
     def fitting(limit: int) -> str:
         share = limit / bytes_each
         smaller = f"narrower networks or fewer inputs, in all {share:.2g} of this"
         return f"What would fit: {f'batch={int(share)}' if share >= 1.0 else smaller}."
 
-    what = f"networks of {parameters} parameters at {inputs} inputs, {batch} at once"
+    what = f"networks of {parameter_count(net)} parameters at {inputs} inputs, {batch} at once"
     require_memory(int(batch * bytes_each), what, fitting)
 
 
@@ -94,8 +104,7 @@ class Programme:
     def of(cls, parts: tuple[Part, ...], X: np.ndarray, batch: int | None) -> Programme:
         held, spent = (max(costs) for costs in zip(*(part.cost(len(X)) for part in parts), strict=True))
         fitting = power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
-        most = max(parameter_count(part.net) for part in parts)
-        require_networks(batch or fitting, 8 * held, most, len(X))
+        require_networks(batch or fitting, 8 * held, max((part.net for part in parts), key=parameter_count), len(X))
         return cls(parts, X, batch or fitting, power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))
 
     def fingerprint(self) -> dict[str, Any]:

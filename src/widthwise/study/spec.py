@@ -44,17 +44,21 @@ class Study:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "net", plain(self.net, "a study"))
+        if not isinstance(self.data, Data):
+            remedy = "Take `dataset(name)`, or Data(X_train, y_train, X_test)."
+            raise InvalidInput("data", type(self.data).__name__, "widthwise.study.Data", remedy)
+        _kind_of(self.algorithm)
         for name in ("networks", "trained", "seed"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tables: network, data with its numbers, training, measurement."""
-        kind = next(name for name, cls in ALGORITHM_CLASSES.items() if type(self.algorithm) is cls)
         how = {key: value for key, value in asdict(self.algorithm).items() if value is not None}
         return {
             "network": self.net.to_dict(),
             "data": self.data.to_dict(),
-            "training": {"algorithm": kind, **how, "networks": self.trained},
+            "training": {"algorithm": _kind_of(self.algorithm), **how, "networks": self.trained},
             "measurement": {"networks": self.networks, "seed": self.seed},
         }
 
@@ -96,6 +100,15 @@ class Study:
             return cls.from_dict(tables, path.parent)
         except InvalidInput as error:
             raise InvalidInput(f"spec '{path}', {error.argument}", error.got, error.expected, error.remedy) from error
+
+
+def _kind_of(algorithm: Any) -> str:
+    """The name of an algorithm's class."""
+    for name, cls in ALGORITHM_CLASSES.items():
+        if type(algorithm) is cls:
+            return name
+    names = ", ".join(cls.__name__ for cls in ALGORITHM_CLASSES.values())
+    raise InvalidInput("algorithm", type(algorithm).__name__, f"one of {names}")
 
 
 def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:

@@ -48,7 +48,7 @@ class Ensemble:
     def of(cls, net: Network, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
         joint = np.concatenate([X, X_test])
         batch = batch or fitting_batch(net, len(joint), len(X_test))
-        require_networks(batch, 8 * _numbers_held(net, len(joint), len(X_test)), parameter_count(net), len(joint))
+        require_networks(batch, 8 * _numbers_held(net, len(joint), len(X_test)), net, len(joint))
         known = guide(net, joint, len(X), algorithm)
         if not is_gaussian(how.get("initialisation") or ()):
             known = known._replace(layers=None)

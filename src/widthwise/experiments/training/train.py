@@ -15,7 +15,15 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Estimate, Sums, jackknife, leaving_one_out, mean_replicates
+from widthwise.experiments.tally import (
+    JACKKNIFE_BLOCKS,
+    Chunk,
+    Estimate,
+    Sums,
+    jackknife,
+    leaving_one_out,
+    mean_replicates,
+)
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
@@ -131,6 +139,7 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
             found[f"{name}_networks"] = sums[f"{name}_indices"].tolist()
     broken, late = (f"(indices {found.get(f'{name}_networks')})" for name in ("nonfinite", "unconverged"))
     if used < LEAST_NETWORKS:
+        _blame_inputs_that_are_too_large(ensemble, networks)
         raise InvalidInput(
             "algorithm",
             f"{ensemble.algorithm!r}, with which {found['nonfinite']} networks end with numbers that are not finite "
@@ -154,6 +163,25 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
             stacklevel=3,
         )
     return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
+
+
+def _blame_inputs_that_are_too_large(ensemble: Ensemble, networks: int) -> None:
+    """Refuse the larger ones of training and test inputs if numbers are not finite before training."""
+    train = ensemble.y.shape[1]
+    X, X_test = ensemble.X[:train], ensemble.X[train:]
+    how = {name: getattr(ensemble, name) for name in ("seed", "tolerance", "accuracy", "max_steps", "initialisation")}
+    no_step = GradientDescent(np.finfo(float).tiny, steps=1)
+    untrained = Ensemble.of(ensemble.net, no_step, X, ensemble.y, X_test, ensemble.batch, **how)
+    if untrained(Chunk(0, 0, min(networks, ensemble.batch)))["counts"].sum():
+        return
+    sizes = {"X_train": np.abs(X).max(), "X_test": np.abs(X_test).max()}
+    name = max(sizes, key=lambda one: sizes[one])
+    raise InvalidInput(
+        name,
+        f"numbers up to {sizes[name]:.3g}, at which networks have numbers that are not finite before they are trained",
+        "inputs at which networks of this depth and activation stay finite",
+        "Scale the inputs down, or take a smaller weight variance.",
+    )
 
 
 def estimates(sums: Sums) -> dict[str, Estimate]:

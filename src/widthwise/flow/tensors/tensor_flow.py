@@ -18,6 +18,7 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.activations.closed_forms import MonomialForm, homogeneous
+from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
@@ -192,6 +193,7 @@ def finite_flow(
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     check_tensors_representable(net, kernels.K, Theta)
     carried = required(wanted)
+    _check_kernels_at_kinks(net, kernels.K, carried)
     layers = (net.depth,) if last_only else kernels.layers
     index = [layer - 1 for layer in layers]
     if not isinstance(net, MLP):
@@ -223,6 +225,8 @@ def finite_flow(
 
 #: Kernels whose fourth powers are representable, as the largest tensors are.
 LARGEST_FOR_TENSORS = 1e75
+#: Kernels of kinked activations whose squares can be divided by, as means of order 1/n are.
+SMALLEST_FOR_MEANS = 1e-150
 #: An activation that is no power is resolved to 1e-8 here; at 1e36 to 1e-5, in half a minute for two inputs.
 LARGEST_INTEGRATED = 1e24
 
@@ -236,6 +240,21 @@ def check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) 
         if homogeneous(sigma.closed) is None and not isinstance(sigma.closed, MonomialForm):
             reason = f"beyond it, {sigma.name} varies on a scale that is lost beside its inputs"
             check_representable("a kernel K", K[:-1], LARGEST_INTEGRATED, reason)
+
+
+def _check_kernels_at_kinks(net: Network, K: np.ndarray, carried: tuple[str, ...]) -> None:
+    """Refuse kernels by which derivatives of a kinked activation, taken by parts, cannot be divided.
+
+    Those of second order, V among them, are divided by K, and those of the means by K².
+    """
+    least = SMALLEST_FOR_MEANS if any(name in MEANS for name in carried) else np.finfo(float).tiny
+    for layer, (sigma, kernel) in enumerate(zip(net.activations, K, strict=False), 1):
+        size = np.diagonal(kernel)
+        if sigma.kinks and size.min() < least:
+            raise InvalidInput(
+                "X", f"input {size.argmin()}, whose kernel K is {size.min():.3g} at layer {layer}",
+                f"K of at least {least:.0e} where {sigma.name} is not smooth", "Leave that input out, or set C_b > 0.",
+            )  # fmt: skip
 
 
 def _report(progress: Callable[[int, int], None], layer: int, steps: int, share: float) -> None:
