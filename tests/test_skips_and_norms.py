@@ -213,6 +213,16 @@ def test_trained_residual_and_normalised_networks():
     assert abs(t["mean"].item() - both["mean"].item()) < 4 * t["mean_se"].item() + 0.1 * abs(p["mean1"].item()) / 64
 
 
+@pytest.mark.parametrize("layers", [("tanh", ww.Dense(8, 1)), ()], ids=["output", "stream"])
+def test_two_widths_of_a_residual_network_are_compared(layers):
+    net = Network([ww.Dense(3, 8), ww.Residual(["gelu", DENSE]), *layers])
+    measured = [ww.measure(net.with_width(n), X[:1], networks=200, seed=n, progress=False) for n in (8, 16)]
+    assert {row.variable for row in ww.compare(ww.theory(net, X[:1], layers="last"), measured).rows} >= {"K", "Theta"}
+    other = ww.measure(Network([ww.Dense(3, 16), ww.Residual(["gelu", ww.Dense(16, 16)], 0.5), *layers[:0]]), X[:1])
+    with pytest.raises(ww.WidthwiseError, match="hidden widths only"):
+        ww.compare(ww.theory(net, X[:1], layers="last"), [measured[0], other])
+
+
 def test_a_norm_by_its_name_stands_before_every_activation():
     named = ww.NormMLP([3, 8, 8, 1], "swish", "rms")
     assert named == ww.NormMLP([3, 8, 8, 1], "swish", [("rms", "pre", ww.RMSNorm().epsilon)] * 2)

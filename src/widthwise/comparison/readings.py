@@ -132,18 +132,21 @@ def _widths(dataset: xr.Dataset) -> list[int]:
     return list(widths_from_json(dataset.attrs["network"]))
 
 
-def _without_widths(network: dict[str, Any]) -> dict[str, Any]:
-    """The text form of a network with its widths taken out."""
-    layers, widths = network.get("layers", ()), {"inputs": None, "outputs": None}
-    bare = [layer | widths if isinstance(layer, dict) else layer for layer in layers]
-    return network | {"widths": None, "layers": bare}
+def _without_widths(form: Any) -> Any:
+    """The text form of a network, or a part of it, with all widths taken out: those within residual bodies too."""
+    if isinstance(form, dict):
+        widths = ("widths", "inputs", "outputs")
+        return {key: None if key in widths else _without_widths(part) for key, part in form.items()}
+    return [_without_widths(part) for part in form] if isinstance(form, list) else form
 
 
 def _check_same_network(narrow: xr.Dataset, wide: xr.Dataset) -> None:
     """Equal but for the hidden widths, which are in proportion."""
     low, high = _widths(narrow), _widths(wide)
     rest = [_without_widths(json.loads(one.attrs["network"])) for one in (narrow, wide)]
-    same = rest[0] == rest[1] and len(low) == len(high) and (low[0], low[-1]) == (high[0], high[-1])
+    # a residual network that ends on its stream is as wide at its end as before it
+    stream = (low[-1], high[-1]) == (low[-2], high[-2])
+    same = rest[0] == rest[1] and len(low) == len(high) and low[0] == high[0] and (stream or low[-1] == high[-1])
     initialisations = {one.attrs.get("initialisation") for one in (narrow, wide)}
     if not same or len(initialisations) > 1:
         got = f"networks {rest[0]} and {rest[1]}"
