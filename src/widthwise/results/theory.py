@@ -146,12 +146,12 @@ def _at_pairs(
     """What is asked for, pair by pair; None where it is asked for at all inputs, or has to be computed so."""
     if inputs == "all" and (not set(names) & set(MEANS) or not set(names) <= {*KERNELS, *MEANS}):
         return None
-    single = [name for name in names if name in SINGLE_LEGS]
-    if single:
-        raise InvalidInput(
-            "tensors", f"{single} with inputs={inputs!r}", "tensors of two or four slots", "Take inputs='all'."
-        )
     if isinstance(net, MLP):
+        single = [name for name in names if name in SINGLE_LEGS]
+        if single:
+            raise InvalidInput(
+                "tensors", f"{single} with inputs={inputs!r}", "tensors of two or four slots", "Take inputs='all'."
+            )
         _warn_of_narrow_layers(net)
         wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
         X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
