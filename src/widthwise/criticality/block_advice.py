@@ -95,7 +95,7 @@ def _readings(net: Network) -> Iterator[_Reading]:
         activation, norm = None, None
         for place, step in enumerate(block):
             if isinstance(step, Normalisation):
-                norm = Norm("ln" if step.centred else "rms", "pre" if activation is None else "post", step.epsilon)
+                norm = Norm.of_layer(step, activation is not None)
             elif isinstance(step, Elementwise):
                 activation = step.activation
             elif isinstance(step, Dense):

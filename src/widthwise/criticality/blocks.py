@@ -23,6 +23,7 @@ from widthwise.activations import Activation
 from widthwise.criticality.moments import KernelMoments, Profile, profile
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network.layers.base import check_number
+from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.skips_and_norms import norm_kind
 from widthwise.network.validation import check_real, is_one_of
 
@@ -38,6 +39,11 @@ class Norm:
     kind: str
     place: str = "pre"
     epsilon: float = 1e-5
+
+    @classmethod
+    def of_layer(cls, layer: Normalisation, behind: bool) -> Norm:
+        """That of a network's layer, behind its activation or before it."""
+        return cls("ln" if layer.centred else "rms", "post" if behind else "pre", layer.epsilon)
 
 
 @dataclass(frozen=True)

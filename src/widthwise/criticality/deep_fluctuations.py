@@ -135,16 +135,15 @@ def _step(layers, number: int) -> Step:
         skip, rest = rest[-1].scale, rest[1:-1]
     *below, dense = rest
     sigma = [layer.activation for layer in below if isinstance(layer, Elementwise)]
-    norms = [(("pre", "post")[at > 0], layer) for at, layer in enumerate(below) if isinstance(layer, Normalisation)]
+    norms = [Norm.of_layer(layer, at > 0) for at, layer in enumerate(below) if isinstance(layer, Normalisation)]
     fits = isinstance(dense, Dense) and len(sigma) <= 1 and len(norms) <= 1 and len(sigma) + len(norms) == len(below)
-    if not fits or (skip and norms and norms[0][0] == "post"):
+    if not fits or (skip and norms and norms[0].place == "post"):
         raise NoRule(
             "net", f"layer {number} made of {', '.join(type(layer).__name__ for layer in rest)}",
             "layers of an activation and a Dense layer, with a skip or not, normalised once or not",
             "Kernels and gradients of other layers are followed, their fluctuations are not; measure them.",
         )  # fmt: skip
-    norm = next((Norm("ln" if layer.centred else "rms", place, layer.epsilon) for place, layer in norms), None)
-    return Step(BlockForm(skip, norm), sigma[0] if sigma else resolve("linear"), dense, learned)
+    return Step(BlockForm(skip, norms[0] if norms else None), sigma[0] if sigma else resolve("linear"), dense, learned)
 
 
 @dataclass(frozen=True)

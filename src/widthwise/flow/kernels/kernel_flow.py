@@ -299,8 +299,8 @@ def kernel_flow(
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     targets = [np.empty((len(layers), len(X), len(others)), dtype) for _ in range(1 + with_theta)]
     tiles = (_ClosedTiles if is_closed(net) else _SeriesTiles)(net, rows, columns, with_theta, last_only, dtype)
-    across = _blocks(len(others))
-    tasks = [(a, b) for i, a in enumerate(_blocks(len(X))) for b in across[i if X2 is None else 0 :]]
+    across = sides_of_tiles(len(others))
+    tasks = [(a, b) for i, a in enumerate(sides_of_tiles(len(X))) for b in across[i if X2 is None else 0 :]]
     for done, (a, b) in enumerate(tasks, start=1):
         gram = (X[a] @ others[b].T) / net.widths[0]
         for target, block in zip(targets, tiles.flow(gram, a, b), strict=True):
@@ -319,9 +319,9 @@ def kernel_flow(
     return KernelFlow(layers, targets[0], targets[1] if with_theta else None, tiles.route, error)
 
 
-def _blocks(count: int) -> list[slice]:
+def sides_of_tiles(count: int, most: int = TILE) -> list[slice]:
     """Blocks of one size, so that one compiled program serves all; the last may repeat a little of the one before."""
-    size = -(-count // -(-count // TILE))
+    size = -(-count // -(-count // most))
     starts = [min(start, count - size) for start in range(0, count, size)]
     return [slice(start, start + size) for start in starts]
 

@@ -21,7 +21,7 @@ import numpy as np
 from widthwise.activations import Activation, jet
 from widthwise.devices import on_all_cores
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow, kernel_flow
+from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow, kernel_flow, sides_of_tiles
 from widthwise.flow.tensors.tensor_flow import ENTRIES, READS, check_existence, check_tensors_representable
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
 from widthwise.gaussian.four_point import Orders
@@ -365,7 +365,8 @@ def pair_flow(
     kept = {name: {p: np.empty((len(layers), *shape), dtype) for p in patterns} for name, patterns in wanted.items()}
     if not tiles.possible:
         return None
-    blocks, across = _sides(len(X)), [slice(0, 1)] if alone else _sides(len(others))
+    blocks = sides_of_tiles(len(X), SIDE)
+    across = [slice(0, 1)] if alone else sides_of_tiles(len(others), SIDE)
     tasks = [(a, b) for i, a in enumerate(blocks) for b in across[i if X2 is None and not alone else 0 :]]
 
     def fill(task: tuple[slice, slice]) -> float:
@@ -425,9 +426,3 @@ def check_kernel(kernel: Any, order: int) -> str:
     if kernel == "mean" and order == 1:
         raise InvalidInput("kernel", "'mean' with order=1", "order=0", "Order 1 has G1 and H1 in it.")
     return kernel
-
-
-def _sides(count: int) -> list[slice]:
-    """Blocks of one size, so that one compiled program serves all; the last may repeat a little of the one before."""
-    size = -(-count // -(-count // SIDE))
-    return [slice(start, start + size) for start in (min(s, count - size) for s in range(0, count, size))]
