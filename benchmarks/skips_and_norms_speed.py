@@ -1,6 +1,6 @@
 """What skips and normalisation cost: order 0 and order 1 beside plain networks of the same depth.
 
-    python benchmarks/skips_and_norms_speed.py [--inputs 1000] [--sizes 2 4 6] [--depths 5 9]
+    python benchmarks/skips_and_norms_speed.py [--inputs 1000] [--sizes 2 4 6 10] [--depths 5 9]
 
 Every number is that of a process of its own: processor time of all threads, which does not depend on what else runs on
 the machine, the best of five calls after a first one, which compiles (timed by the clock); peak memory is counted above
@@ -67,7 +67,7 @@ def compared(activation: str, depth: int, order: int, count: int, goal: float) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=1000, help="inputs at order 0")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[2, 4, 6], help="inputs at order 1")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[2, 4, 6, 10], help="inputs at order 1")
     parser.add_argument("--depths", type=int, nargs="*", default=[5, 9])
     parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()

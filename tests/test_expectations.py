@@ -11,6 +11,7 @@ from conftest import DATA
 
 import widthwise as ww
 from widthwise.activations import resolve
+from widthwise.gaussian.hermite import hermite_table
 
 #: Relative to √(⟨f²⟩⟨g²⟩), the size an expectation can have; kinked activations feel the rounding of the angle.
 SMOOTH, KINKED = 1e-9, 1e-7
@@ -165,3 +166,17 @@ def test_kinks_away_from_zero_are_integrated_exactly():
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("function", ["tanh", "swish", lambda z: jnp.tanh(8.0 * z), lambda z: jnp.sin(9.0 * z) * z])
+def test_coefficients_of_many_inputs_are_those_of_each(function, order):
+    """Interpolated between a few kernels, where that is possible; a wrong kernel is seen."""
+    sigma, K = resolve(function), 0.2 * np.exp(np.random.default_rng(3).normal(size=300))
+    table, some = hermite_table(sigma, order, K, 128), slice(0, 300, 23)
+    alone = [hermite_table(sigma, order, one, 128) for one in K[some, None]]
+    for row, (coefficients, norm) in enumerate(zip(table.coefficients[some], table.norm[some], strict=True)):
+        assert np.abs(coefficients - alone[row].coefficients[0]).max() < 1e-14 * np.sqrt(norm)
+        assert abs(norm - alone[row].norm[0]) < 1e-14 * norm
+    shifted = hermite_table(sigma, order, K[:1] * (1 + 1e-8), 128).coefficients
+    assert np.abs(shifted - table.coefficients[:1]).max() > 1e-14 * np.sqrt(table.norm[0])

@@ -12,8 +12,9 @@ from widthwise.gaussian.four_point import FAMILIES, four_point
 from widthwise.gaussian.four_point.families import assignments
 from widthwise.gaussian.four_point.orthants import orthant_route
 from widthwise.gaussian.four_point.plane_moments import kinked_moments
-from widthwise.gaussian.four_point.planes import plane_route
+from widthwise.gaussian.four_point.planes import PlaneSeries, plane_route
 from widthwise.gaussian.four_point.sampling import sample_route
+from widthwise.gaussian.four_point.two_layers import TwoLayerSeries
 
 SMOOTH = ("tanh", "gelu", "swish", "sin", "erf", "sigmoid", "softplus", "linear", "quadratic", "cubic")
 #: Those that `make test` takes; `make test-full` takes all.
@@ -191,3 +192,26 @@ def test_planes_of_large_inputs_take_bounded_memory():
         )
     )
     assert taken < 1000  # MiB; all at once would be 5,000
+
+
+@pytest.mark.parametrize(("name", "memory"), [("tanh", 0.9), ("gelu", 0.7), ("sin", 0.995)])
+def test_two_layers_by_planes_within_them_are_those_of_one_kernel_of_both(name, memory):
+    """z' = γz + noise: planes of each layer against planes that may join them; another γ is seen."""
+    activation, orders = resolve(name), ((0, 0, 0, 0), (2, 1, 0, 1), (1, 3, 1, 1))
+    low = plain(5, 4)
+    low[1] = low[0]
+    low[:, 1] = low[:, 0]
+    noise = 0.4 * plain(6, 4)
+    placed = assignments(tuple({tuple(sorted(one)) for one in orders}))
+    layers = [PlaneSeries(activation, K, placed, 1e-9, keep=True) for K in (memory**2 * low + noise, low)]
+    quads = np.array([(a, b, c, d) for a in range(4) for b in range(a, 4) for c in range(4) for d in range(c, 4)])
+    whole = np.block([[layers[0].K, memory * low], [memory * low, low]])
+    columns = [placed.index(one) for one in orders]
+    composite = (quads + np.array([0, 0, 4, 4])).astype(np.int32)
+    values, errors = (x[:, columns] for x in PlaneSeries(activation, whole, placed, 1e-9)(composite))
+    made, bounds = TwoLayerSeries(*layers, memory * low, orders)(quads)
+    scale = np.abs(values).max(axis=0)
+    assert np.all(np.abs(made - values) <= bounds + errors + 1e-9 * scale)
+    assert np.all(bounds <= 1e-8 * scale)
+    other = TwoLayerSeries(*layers, 0.97 * memory * low, orders)(quads)[0]
+    assert np.abs(other - values).max() > 1e-3 * np.abs(values).max()

@@ -21,18 +21,30 @@ CLASSES = {block_rules: "BlockRules", block_step: "BlockStep"}
 @pytest.fixture
 def kept_tables(monkeypatch):
     """Four-point expectations do not depend on a term of the rules: made once for all."""
-    make, kept = NeuronExpectations._made, {}
+    kept = {}
 
-    def made(expect, activation, K, index, sizes, wanted):
-        key = activation.name, K.tobytes(), index.tobytes(), tuple(wanted)
-        if key not in kept:
-            bounds = len(expect.bounds)
-            kept[key] = make(expect, activation, K, index, sizes, wanted), expect.bounds[bounds:]
+    def once(make, name_of):
+        def made(expect, *what):
+            key = make.__name__, name_of(expect, *what[:-1]), tuple(what[-1])
+            if key not in kept:
+                bounds = len(expect.bounds)
+                kept[key] = make(expect, *what), expect.bounds[bounds:]
+                return kept[key][0]
+            expect.bounds += kept[key][1]
             return kept[key][0]
-        expect.bounds += kept[key][1]
-        return kept[key][0]
 
-    monkeypatch.setattr(NeuronExpectations, "_made", made)
+        return made
+
+    def within(_, series, index):
+        return series.activation.name, series.K.tobytes(), index.tobytes()
+
+    def of_two_layers(expect, layer, earlier):
+        both = [expect.layers[one] for one in (layer, earlier)]
+        kernels = expect.kernel(layer, earlier), *(neurons.reduced for neurons in both)
+        return both[0].activation.name, *(kernel.tobytes() for kernel in kernels)
+
+    for name, name_of in (("_within", within), ("_of_two_layers", of_two_layers)):
+        monkeypatch.setattr(NeuronExpectations, name, once(getattr(NeuronExpectations, name), name_of))
 
 
 def missed(case: BlockCase) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Size = TypeVar("Size")
@@ -18,6 +19,11 @@ Result = TypeVar("Result")
 def on_accelerator() -> bool:
     """Whether arrays of jax live on an accelerator by default."""
     return jax.default_backend() != "cpu"
+
+
+def library(*arrays: Any) -> Any:
+    """jax.numpy where one of the arrays is jax's, or traced; numpy for plain ones, which need no compiling."""
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
 def by_device(sizes: Mapping[str, Size]) -> Size:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations.base import Activation, differentiate
+from widthwise.devices import library
 
 #: Below this fraction of K_aa K_bb a determinant is rounding: the two inputs are parallel.
 PARALLEL_SHARE = 4 * np.finfo(np.float64).eps
@@ -28,13 +29,8 @@ _COEFFICIENTS = (
 )  # fmt: skip
 
 
-def _namespace(*arrays) -> Any:
-    """numpy for plain numbers, where formulas are evaluated without being compiled; else jax.numpy."""
-    return np if all(isinstance(array, np.ndarray | np.generic | float | int) for array in arrays) else jnp
-
-
 def _root(x):
-    return _namespace(x).sqrt(x)
+    return library(x).sqrt(x)
 
 
 def upper_angle(y, x):
@@ -47,12 +43,12 @@ def upper_angle(y, x):
     0.75
     """
     # −0 is no direction to the left
-    return np.arctan2(y, x + 0.0) if _namespace(y, x) is np else _traced_upper_angle(y, x)
+    return np.arctan2(y, x + 0.0) if library(y, x) is np else _traced_upper_angle(y, x)
 
 
 def right_angle(y, x):
     """arctan(y/x) for x > 0, accurate also for tiny y."""
-    return np.arctan2(y, x) if _namespace(y, x) is np else _traced_right_angle(y, x)
+    return np.arctan2(y, x) if library(y, x) is np else _traced_right_angle(y, x)
 
 
 @jax.custom_jvp
@@ -90,7 +86,7 @@ def determinant(K_aa, K_ab, K_bb):
     """K_aa K_bb − K_ab², exactly zero for inputs that are parallel up to rounding."""
     square = K_aa * K_bb
     det = square - K_ab * K_ab
-    return _namespace(det).where(det > PARALLEL_SHARE * square, det, 0.0)
+    return library(det).where(det > PARALLEL_SHARE * square, det, 0.0)
 
 
 class PriceFamily:
@@ -111,7 +107,7 @@ class PriceFamily:
 
     def odd(self, K_aa, K_ab, K_bb):
         """⟨σ'_a σ_b⟩; zero when σ has a parity."""
-        return _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
+        return library(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
 
     def slopes(self, K_aa, K_ab, K_bb):
         """⟨σ'_a σ'_b⟩."""
@@ -182,9 +178,9 @@ class SineForm:
         return True
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
-        xp = _namespace(K_aa, K_ab, K_bb)
+        xp = library(K_aa, K_ab, K_bb)
         if (p + q) % 2:
-            return _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
+            return library(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
         # differences before sums, so that nearly parallel inputs at huge kernels keep their digits
         magnitude = xp.abs(K_ab)
         largest = 0.5 * xp.exp(-0.5 * ((K_aa - magnitude) + (K_bb - magnitude)))
@@ -205,7 +201,7 @@ class MonomialForm:
 
     def pair(self, p: int, q: int, K_aa, K_ab, K_bb):
         i, j = self.degree - p, self.degree - q
-        total = _namespace(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
+        total = library(K_aa, K_ab, K_bb).zeros_like(K_aa + K_ab + K_bb)
         if i < 0 or j < 0 or (i + j) % 2:
             return total
         for t in range(i % 2, min(i, j) + 1, 2):
@@ -241,7 +237,7 @@ class ReluFamilyForm(PriceFamily):
 
     def odd(self, K_aa, K_ab, K_bb):
         factor = (self.positive**2 - self.negative**2) / math.sqrt(8.0 * math.pi)
-        return factor * (_root(K_bb) + K_ab / _root(_namespace(K_aa).where(K_aa > 0.0, K_aa, math.inf)))
+        return factor * (_root(K_bb) + K_ab / _root(library(K_aa).where(K_aa > 0.0, K_aa, math.inf)))
 
     def slopes(self, K_aa, K_ab, K_bb):
         root = _root(determinant(K_aa, K_ab, K_bb))

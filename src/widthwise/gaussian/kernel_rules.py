@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import Any
 
 from widthwise.activations.closed_forms import by_gain
+from widthwise.devices import library
 from widthwise.errors import InvalidInput
 from widthwise.network import Affine, Dense, Elementwise, Layer
 from widthwise.network.layers.normalisation import Normalisation
@@ -102,7 +103,8 @@ def _(layer: Affine, pair: Pair) -> tuple[Any, Any]:
 @kernel_rule.register
 def _(layer: Normalisation, pair: Pair) -> tuple[Any, Any]:
     # what LayerNorm takes off is gone already: preactivations have no mean, and activations before it are marked
-    root = ((pair.K_aa + layer.epsilon) * (pair.K_bb + layer.epsilon)) ** 0.5
+    square = (pair.K_aa + layer.epsilon) * (pair.K_bb + layer.epsilon)
+    root = library(square).sqrt(square)
     return pair.K_ab / root, pair.Theta / root
 
 

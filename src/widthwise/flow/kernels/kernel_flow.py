@@ -24,8 +24,17 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives
 from widthwise.activations.closed_forms import by_gain
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput, NotDifferentiable
-from widthwise.gaussian.hermite import CUTS, LONG_SERIES, SHORT_SERIES, HermiteTable, hermite_table, series
+from widthwise.gaussian.hermite import (
+    CUTS,
+    LONG_SERIES,
+    SHORT_SERIES,
+    HermiteTable,
+    hermite_table,
+    series_of_entries,
+    series_of_tables,
+)
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
 from widthwise.memory import require_memory
@@ -244,6 +253,8 @@ _compiled_flow = partial(jax.jit, static_argnames=("with_theta", "last_only"))(_
 
 #: Inputs along one side of a tile.
 TILE = 384
+#: The share of a tile whose entries may be summed one by one.
+FEW_FAR = 0.05
 
 
 @dataclass(frozen=True)
@@ -270,6 +281,7 @@ def check_differentiable(net: Network) -> None:
             )
 
 
+@with_one_blas_thread
 def kernel_flow(
     net: Network,
     X: np.ndarray,
@@ -414,33 +426,60 @@ class LayerSeries:
         if self.rows is self.columns:
             same = np.arange(max(a.start, b.start), min(a.stop, b.stop))
             rho[same - a.start, same - b.start] = 0.0
-        f, g, terms, bound = self._enough_terms(order, float(np.abs(rho).max(initial=0.0)), a, b)
-        coefficients = (f.coefficients[a, :terms].T[:, :, None], g.coefficients[b, :terms].T[:, None, :])
-        value = np.array(series(*coefficients, rho))
+        size, far = np.abs(rho), np.ones(rho.shape, bool)
+        for available in (SHORT_SERIES, LONG_SERIES):
+            f, g = self.rows.get(order, available)[a], self.columns.get(order, available)[b]
+            for terms in (cut for cut in CUTS if cut <= available):
+                reach = _reach(f, g, terms)
+                far = size > reach
+                # a few entries that need more terms are better summed by themselves
+                if np.count_nonzero(far) <= FEW_FAR * far.size:
+                    break
+            else:
+                continue
+            break
+        value = series_of_tables(f, g, rho, terms)
         self.routes.add("Hermite series")
-        if bound > SERIES_TOLERANCE:
-            scale = np.sqrt(np.outer(f.norm[a], g.norm[b]))
-            left = np.abs(rho) ** terms * np.outer(f.tails[terms][a], g.tails[terms][b])
-            i, j = np.nonzero(left > SERIES_TOLERANCE * scale)
-            refined = generic_pair(
-                self.rows.activation, order, order, self.rows.K[a][i], K_ab[i, j], self.columns.K[b][j]
-            )
-            value[i, j], left[i, j] = refined.value, refined.error
-            self.routes.update(refined.route.split(" and "))
-            bound = float(np.max(left / np.maximum(scale, 1e-300)))
-        self.error = max(self.error, bound)
+        self.error = max(self.error, SERIES_TOLERANCE * float((size[~far].max(initial=0.0) / reach) ** terms))
+        if far.any():
+            i, j = np.nonzero(far)
+            value[far] = self._far(order, i, j, rho[far], K_ab[far], a, b)
         return value
 
-    def _enough_terms(self, order: int, largest: float, a: slice, b: slice):
-        """Tables and the smallest cut that holds the tolerance for the whole tile, or the longest there is."""
+    def _far(self, order: int, i, j, rho, K_ab, a: slice, b: slice) -> np.ndarray:
+        """Entries (i, j) of a tile: by as many terms as each needs, or by quadrature where no number is enough."""
+        value, left, size = np.zeros(len(rho)), np.arange(len(rho)), np.abs(rho)
         for available in (SHORT_SERIES, LONG_SERIES):
-            f, g = self.rows.get(order, available), self.columns.get(order, available)
-            scale = np.sqrt(f.norm[a].min() * g.norm[b].min())
+            f, g = self.rows.get(order, available)[a], self.columns.get(order, available)[b]
             for terms in (cut for cut in CUTS if cut <= available):
-                bound = largest**terms * f.tails[terms][a].max() * g.tails[terms][b].max() / max(scale, 1e-300)
-                if bound <= SERIES_TOLERANCE:
-                    return f, g, terms, float(bound)
-        return f, g, LONG_SERIES, float(bound)
+                reach = _reach(f, g, terms)
+                near = left[size[left] <= reach]
+                if len(near):
+                    value[near] = series_of_entries(f[i[near]], g[j[near]], rho[near], terms)
+                    self.error = max(self.error, SERIES_TOLERANCE * float((size[near].max() / reach) ** terms))
+                    left = left[size[left] > reach]
+            if not len(left):
+                return value
+        # the bound of each entry by itself is better than that of the tile
+        f, g = f[i[left]], g[j[left]]
+        scale, bound = np.sqrt(f.norm * g.norm), size[left] ** LONG_SERIES * f.tails[LONG_SERIES] * g.tails[LONG_SERIES]
+        value[left] = series_of_entries(f, g, rho[left], LONG_SERIES)
+        hard = bound > SERIES_TOLERANCE * scale
+        left = left[hard]
+        refined = generic_pair(
+            self.rows.activation, order, order, self.rows.K[a][i[left]], K_ab[left], self.columns.K[b][j[left]]
+        )
+        value[left], bound[hard] = refined.value, refined.error
+        self.routes.update(refined.route.split(" and ") if len(left) else ())
+        self.error = max(self.error, float(np.max(bound / np.maximum(scale, 1e-300))))
+        return value
+
+
+def _reach(f: HermiteTable, g: HermiteTable, terms: int) -> float:
+    """The largest |ρ| at which so many terms keep the tolerance, for all inputs of the two tables."""
+    scale = np.sqrt(f.norm.min() * g.norm.min())
+    share = SERIES_TOLERANCE * scale / max(f.tails[terms].max() * g.tails[terms].max(), 1e-300)
+    return float(share ** (1.0 / terms))
 
 
 @jax.jit

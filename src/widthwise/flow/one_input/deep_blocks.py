@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 
 from widthwise.activations import Activation, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.flow.kernels.kernel_flow import Hyper
 from widthwise.flow.one_input.deep_flow import (
     MOST_PADDED,
@@ -72,6 +73,7 @@ NODES_REACH, NODE_STEP = 8.5, 0.17
 _NO_PLAIN_LAYER = "a network with skips or norms begins with a dense layer, which is checked before"
 
 
+@with_one_blas_thread
 def single_block_flow(
     net: Network, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool, degrees: int | None = None
 ) -> SingleFlow:

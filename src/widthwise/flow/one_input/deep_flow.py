@@ -21,6 +21,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.activations.closed_forms import homogeneous
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import BadActivation, DivergentMoment, InvalidInput
 from widthwise.flow.kernels.kernel_flow import Hyper, check_differentiable
 from widthwise.flow.one_input.scaled_numbers import Scaled, log_of, recursion, scaled_number, value_of
@@ -68,6 +69,7 @@ def existing(*activations: Activation) -> tuple[str, ...]:
     return tuple(name for name in RULES if set(required((name,))) <= good)
 
 
+@with_one_blas_thread
 def single_flow(net: MLP, x: np.ndarray, wanted: tuple[str, ...], with_theta: bool) -> SingleFlow:
     """K, Θ and the ratios of the wanted tensors at every layer, for the one input x (features,).
 

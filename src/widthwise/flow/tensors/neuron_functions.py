@@ -8,6 +8,7 @@ before the activation, functions are those of u = z/r, r² = ε + K_aa.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -20,7 +21,8 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on, vector_on
 from widthwise.gaussian.four_point.dispatch import relative_error
 from widthwise.gaussian.four_point.families import Orders, assignments
-from widthwise.gaussian.four_point.planes import PlaneSeries
+from widthwise.gaussian.four_point.planes import PLANE_DEGREES, PlaneSeries
+from widthwise.gaussian.four_point.two_layers import TwoLayerSeries
 from widthwise.gaussian.pair import generic_pair, pair_matrix
 
 #: σ^(p) at a slot: (slot, p); the variable u itself has p = None.
@@ -29,7 +31,14 @@ SlotFactor = tuple[int, int | None]
 PlacedFactor = tuple[int, str, int | None]
 #: Expectations below this fraction of the largest vanish by symmetry, up to rounding.
 VANISHING = 1e-10
+#: Bytes in tables of planes that all layers of a stream may keep.
+MOST_KEPT = 1 << 30
 _FUNCTION_NUMBERS = count()
+
+
+def _slot_and_order(factor: SlotFactor) -> tuple[int, int]:
+    slot, order = factor
+    return slot, -1 if order is None else order
 
 
 class NeuronFunction:
@@ -39,7 +48,12 @@ class NeuronFunction:
     """
 
     def __init__(self, layer: int, terms: list[tuple[Any, tuple[SlotFactor, ...]]]):
-        self.layer, self.terms, self.number = layer, terms, next(_FUNCTION_NUMBERS)
+        self.layer, self.number = layer, next(_FUNCTION_NUMBERS)
+        summed: dict[tuple[SlotFactor, ...], Any] = {}
+        for coefficient, factors in terms:
+            like = tuple(sorted(factors, key=_slot_and_order))
+            summed[like] = summed[like] + coefficient if like in summed else coefficient
+        self.terms = [(coefficient, factors) for factors, coefficient in summed.items()]
 
     def __mul__(self, other: NeuronFunction) -> NeuronFunction:
         return NeuronFunction(self.layer, [(c * d, f + g) for c, f in self.terms for d, g in other.terms])
@@ -122,12 +136,14 @@ class NeuronExpectations:
     def __init__(self, tolerance: float, asked: AskedTables | None = None):
         self.layers: dict[int, LayerOfNeurons] = {}
         self.scales: dict[int, float] = {}
+        self.kernels: dict[tuple[int, int], np.ndarray] = {}
         self.tolerance = tolerance
         # orders on four inputs, the largest bound on an error and the largest value of each
         self.bounds: list[tuple[tuple[Orders, ...], np.ndarray, np.ndarray]] = []
         self.known: dict[Any, Any] = {}
         self.tables: dict[tuple[int, Any], dict[Orders, np.ndarray]] = {}
         self.asked: dict[str, dict[Orders, None]] = {} if asked is None else asked.asked
+        self.series: dict[int, PlaneSeries] = {}
 
     @property
     def error(self) -> float:
@@ -140,9 +156,16 @@ class NeuronExpectations:
         return max([found, *(neurons.error for neurons in self.layers.values())])
 
     def forget(self) -> None:
-        """Drop what is laid out over four inputs; means over pairs stay."""
+        """Drop what is laid out over four inputs, and behind a plain layer all earlier ones; means over pairs stay."""
         self.known = {key: value for key, value in self.known.items() if isinstance(key, int)}
         self.tables.clear()
+        if not self.scales[max(self.layers)]:
+            self.series.clear()
+        for degrees in reversed(PLANE_DEGREES):
+            if sum(series.kept_bytes for series in self.series.values()) <= MOST_KEPT:
+                break
+            for series in self.series.values():  # made again where they are needed
+                series.drop(degrees)
 
     def memory(self, layer: int, earlier: int) -> float:
         """Γ of two layers."""
@@ -150,8 +173,10 @@ class NeuronExpectations:
 
     def kernel(self, layer: int, earlier: int) -> np.ndarray:
         """E[u_a u_b], a at a layer and b at an earlier one."""
-        top, low = self.layers[layer], self.layers[earlier]
-        return self.memory(layer, earlier) * low.K / np.outer(top.root, low.root)
+        if (layer, earlier) not in self.kernels:
+            top, low = self.layers[layer], self.layers[earlier]
+            self.kernels[layer, earlier] = self.memory(layer, earlier) * low.K / np.outer(top.root, low.root)
+        return self.kernels[layer, earlier]
 
     def mean(self, function: NeuronFunction) -> np.ndarray:
         """⟨f⟩ as a matrix over the inputs of its two slots."""
@@ -181,8 +206,9 @@ class NeuronExpectations:
     def _laid(self, coefficient: Any, at: PlacedFunction) -> Any:
         if not np.ndim(coefficient):
             return coefficient
-        inputs = len(self.layers[at.function.layer].K)
-        return on(np.broadcast_to(coefficient, (inputs, inputs)), at.letters)
+        if at.letters[0] == at.letters[1]:  # a diagonal needs the whole matrix
+            coefficient = np.broadcast_to(coefficient, self.layers[at.function.layer].K.shape)
+        return on(coefficient, at.letters)
 
     def _product(self, factors: tuple[PlacedFactor, ...]) -> Any:
         """The expectation of a product; u itself is integrated by parts: ⟨u_x f⟩ = Σ_y E[u_x u_y]⟨∂_y f⟩."""
@@ -224,16 +250,16 @@ class NeuronExpectations:
         kind, asked = self._asked(at, orders)
         found = self.tables.setdefault(at, {})
         if orders not in found:
-            top = self.layers[layer]
-            inputs, K, first = len(top.K), top.reduced, np.zeros(4, int)
-            sizes = (inputs,) * 4
-            if kind == "zero":
-                K, first[3], sizes = np.pad(K, (0, 1)), inputs, (inputs, inputs, inputs, 1)
-            elif kind == "two":
-                cross = self.kernel(layer, int(other))
-                K, first[2:] = np.block([[K, cross], [cross.T, self.layers[int(other)].reduced]]), inputs
-            index = np.indices(sizes).reshape(4, -1).T + first
-            found |= self._made(top.activation, K, index, sizes, [one for one in asked if one not in found])
+            missing = [one for one in asked if one not in found]
+            inputs = len(self.layers[layer].K)
+            if kind == "two":
+                found |= self._of_two_layers(layer, int(other), missing)
+            elif kind == "same":
+                found |= self._within(self._series(layer), np.indices((inputs,) * 4), missing)
+            else:
+                index = np.indices((inputs, inputs, inputs, 1))
+                index[3] = inputs
+                found |= self._within(self._planes(layer, missing, with_zero=True), index, missing)
         return found[orders]
 
     def _asked(self, at: tuple[int, Any], orders: Orders) -> tuple[str, dict[Orders, None]]:
@@ -243,22 +269,60 @@ class NeuronExpectations:
         asked[orders] = None
         return kind, asked
 
-    def _made(
-        self, activation: Activation, K: np.ndarray, index: np.ndarray, sizes: tuple[int, ...], wanted: list[Orders]
-    ) -> dict[Orders, np.ndarray]:
-        """Four-point expectations at some quadruples of the inputs of K, laid out in `sizes`."""
-        placed = assignments(tuple({tuple(sorted(orders)) for orders in wanted}))
-        column = {orders: number for number, orders in enumerate(placed)}
-        order = np.argsort(index, axis=1, kind="stable")
-        quads, place = np.unique(np.take_along_axis(index, order, axis=1), axis=0, return_inverse=True)
-        values, errors = PlaneSeries(activation, K, placed, self.tolerance)(quads.astype(np.int32))
-        self.bounds.append((placed, errors.max(axis=0), np.abs(values).max(axis=0)))
+    def _planes(self, layer: int, orders: Iterable[Orders], with_zero: bool = False) -> PlaneSeries:
+        """The series of planes of a layer; the last input may be one that is zero."""
+        neurons = self.layers[layer]
+        K, placed = np.pad(neurons.reduced, (0, int(with_zero))), assignments(tuple({*map(_sorted_orders, orders)}))
+        return PlaneSeries(neurons.activation, K, placed, self.tolerance, keep=not with_zero)
+
+    def _series(self, layer: int) -> PlaneSeries:
+        """That of a layer whose tables of planes serve all tables of four inputs that the layer has a part in."""
+        asked = [*self.asked.get("same", ()), *self.asked.get("two", ())]
+        if layer not in self.series or not {*map(_sorted_orders, asked)} <= {*self.series[layer].placed}:
+            self.series[layer] = self._planes(layer, asked)
+        return self.series[layer]
+
+    def _of_two_layers(self, layer: int, earlier: int, wanted: list[Orders]) -> dict[Orders, np.ndarray]:
+        """Tables with a, b at a layer and c, d at an earlier one, from pairs a ≤ b and c ≤ d."""
+        first, second = np.triu_indices(len(self.layers[layer].K))
+        pairs = np.stack([first, second], axis=1)
+        quads = np.concatenate([np.repeat(pairs, len(pairs), axis=0), np.tile(pairs, (len(pairs), 1))], axis=1)
+        orders = tuple(dict.fromkeys(one for asked in wanted for one in _exchanged(asked)))
+        series = TwoLayerSeries(self._series(layer), self._series(earlier), self.kernel(layer, earlier), orders)
+        values, errors = series(quads)
+        self.bounds.append((orders, errors.max(axis=0), np.abs(values).max(axis=0)))
+        column = {one: number for number, one in enumerate(orders)}
+        pair = np.zeros((first[-1] + 1,) * 2, int)
+        pair[first, second] = pair[second, first] = np.arange(len(pairs))
+        falls = np.tri(len(pair), k=-1, dtype=int)
+        row = len(pairs) * pair[:, :, None, None] + pair
+        which = 2 * falls[:, :, None, None] + falls
+        return {one: values[row, np.array([column[x] for x in _exchanged(one)])[which]] for one in wanted}
+
+    def _within(self, series: PlaneSeries, index: np.ndarray, wanted: list[Orders]) -> dict[Orders, np.ndarray]:
+        """Tables at the inputs of one series, laid out as `index` (4, …) is."""
+        sizes, flat = index.shape[1:], index.reshape(4, -1).T
+        column = {orders: number for number, orders in enumerate(series.placed)}
+        order = np.argsort(flat, axis=1, kind="stable")
+        quads, place = np.unique(np.take_along_axis(flat, order, axis=1), axis=0, return_inverse=True)
+        values, errors = series(quads.astype(np.int32))
+        self.bounds.append((series.placed, errors.max(axis=0), np.abs(values).max(axis=0)))
         sortings, which = np.unique(order, axis=0, return_inverse=True)
         found = {}
         for orders in wanted:
             columns = np.array([column[tuple(orders[k] for k in row)] for row in sortings])
             found[orders] = values[place.ravel(), columns[which.ravel()]].reshape(sizes)
         return found
+
+
+def _sorted_orders(orders: Orders) -> Orders:
+    return tuple(sorted(orders))
+
+
+def _exchanged(orders: Orders) -> tuple[Orders, ...]:
+    """Orders on (a, b, c, d): as they are, with c and d exchanged, with a and b, with both."""
+    p, q, r, s = orders
+    return (p, q, r, s), (p, q, s, r), (q, p, r, s), (q, p, s, r)
 
 
 class AskedTables(NeuronExpectations):

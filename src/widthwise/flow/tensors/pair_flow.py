@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation, jet
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.devices import on_all_cores
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow, kernel_flow, sides_of_tiles
@@ -326,6 +327,7 @@ class PairFlow:
     route: str = "Hermite series of pairs"
 
 
+@with_one_blas_thread
 def pair_flow(
     net: MLP,
     X: np.ndarray,

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise import devices
+from widthwise.blas_threads import with_one_blas_thread
+from widthwise.devices import library
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import (
     COMPILE_FROM,
@@ -36,7 +38,6 @@ from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
 from widthwise.gaussian.four_point.families import PERMUTATIONS, assignments, columns
-from widthwise.gaussian.four_point.geometry import library
 from widthwise.gaussian.four_point.planes import PlaneSeries
 from widthwise.network import MLP
 from widthwise.tensors import FOURS, MEANS
@@ -257,6 +258,7 @@ class QuadrupleFlow:
     resolves the activation.
     """
 
+    @with_one_blas_thread
     def __init__(
         self, net: MLP, X: np.ndarray, wanted: tuple[str, ...], tolerance: float = 1e-9, progress: Count | None = None
     ):
@@ -299,6 +301,7 @@ class QuadrupleFlow:
         """The largest relative error bound so far."""
         return max([self.pair_error, *(relative_error(PLACED, *step.largest) for step in self.steps)])
 
+    @with_one_blas_thread
     def tensors(self, quads: np.ndarray, wanted: tuple[str, ...], room: int = 0) -> dict[str, Any]:
         """The wanted tensors at sorted quadruples (count, 4), in all orders of `ORDERS`: each (24, count).
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.activations.closed_forms import MonomialForm, homogeneous
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
@@ -167,6 +168,7 @@ def check_existence(activations: Iterable[Activation], wanted: tuple[str, ...]) 
         require_functions(activation, highest, "tensors", asked)
 
 
+@with_one_blas_thread
 def finite_flow(
     net: Network,
     X: np.ndarray,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import permutations
 from typing import Any
 
 import jax
@@ -156,17 +157,22 @@ def on(matrix, pair: str):
     """M_pair over (a, b, c, d): on(M, "ca")[a, b, c, d] = M[c, a]; the same letter twice is the diagonal."""
     if isinstance(matrix, QuadrupleMatrix):
         return matrix.on(pair)
-    first, second = ("abcd".index(letter) for letter in pair)
+    first, second = pair
     if first == second:
-        return vector_on(matrix.diagonal(), pair[0])
-    if first > second:
-        matrix, first, second = matrix.T, second, first
-    return matrix[tuple(slice(None) if axis in (first, second) else None for axis in range(4))]
+        return vector_on(matrix.diagonal(), first)
+    return (matrix if first < second else matrix.T)[_AXES[pair]]
 
 
 def vector_on(vector: np.ndarray, letter: str) -> np.ndarray:
     """v_letter over (a, b, c, d)."""
-    return vector[tuple(slice(None) if axis == "abcd".index(letter) else None for axis in range(4))]
+    return vector[_AXES[letter]]
+
+
+#: By one or two letters: where an array over their inputs has its axes among those of (a, b, c, d).
+_AXES = {
+    "".join(letters): tuple(slice(None) if letter in letters else None for letter in "abcd")
+    for letters in (*"abcd", *permutations("abcd", 2))
+}
 
 
 def entries(tensor, indices: str):

@@ -105,7 +105,7 @@ def _add(laid: Layout, edges, column, tables: _Placed, tolerance, quads, place: 
     Quadruples are sorted, those with most blocks first, so that each block meets the first pieces of the list alone.
     """
     first, second = planes_of(tables.plane, quads, place.pairing)
-    left = planes.bounds(jnp.asarray(edges, float), tables.left, first, second, place.first)
+    left = planes.bounds(jnp.asarray(edges, float), tables.left[first], tables.left[second], place.first)
     last, left = planes.last_edge(left, tolerance)
     last = jnp.where(found.unfinished, last, 0)
     order = jnp.argsort(-last)
@@ -134,6 +134,6 @@ def _add_piece(laid: Layout, length: int, start: float, block, where: planes.Whe
         return jax.lax.dynamic_slice_in_dim(x, number * length, length)
 
     values, change = map(cut, sums)
-    made = planes.add_block(laid, values, change, block, start, jax.tree.map(cut, where))
+    made = planes.add_block(laid, values, change, block, block, start, jax.tree.map(cut, where))
     put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=number * length, axis=0)
     return tuple(put(whole, part) for whole, part in zip(sums, made, strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 
 from widthwise.activations import Activation, evaluate, require_derivatives, require_functions
 from widthwise.activations.closed_forms import homogeneous
+from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
 from widthwise.gaussian.four_point.orthants import orthant_route
@@ -53,6 +54,7 @@ def relative_error(placed: tuple[Orders, ...], error: np.ndarray, value: np.ndar
     return float(max(error[c].max() / max(value[c].max(), 1e-300) for c in families.values()))
 
 
+@with_one_blas_thread
 def four_point(
     activation: Activation,
     K: np.ndarray,

@@ -12,10 +12,10 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
+from widthwise.devices import library
 from widthwise.gaussian.four_point.families import PAIRINGS, TypeRows
 
 
@@ -37,26 +37,31 @@ class Geometry(NamedTuple):
         xp = library(self.first)
         return xp.where(self.first > 0.0, self.second / xp.where(self.first > 0.0, self.first, 1.0), 0.0)
 
+    def some(self, chosen: Any) -> Geometry:
+        """Of some quadruples."""
+        return Geometry(*(field[chosen] for field in self))
+
 
 def geometry(rho: Any, quads: Any) -> Geometry:
     """For every quadruple the pairing whose planes are least correlated: the series then converges fastest."""
-    xp, best = library(rho), None
-    for number, places in enumerate(PAIRINGS):
-        a, b, c, d = (quads[:, k] for k in places)
-        R11, R12, R21, R22 = _cross(rho, a, b, c, d)
-        # rotation angles and signed singular values of R = O(φ) diag(s, t) O(θ)ᵀ
-        E, F, G, H = 0.5 * (R11 + R22), 0.5 * (R11 - R22), 0.5 * (R21 + R12), 0.5 * (R21 - R12)
-        rotation, reflection, one, two = xp.hypot(E, H), xp.hypot(F, G), xp.arctan2(G, F), xp.arctan2(H, E)
-        largest, least = xp.minimum(rotation + reflection, 1.0), xp.clip(rotation - reflection, -1.0, 1.0)
-        entry = Geometry(xp.full(len(quads), number), 0.5 * (two + one), 0.5 * (one - two), largest, least)
-        if best is None:
-            best = entry
-        else:
-            # a small margin keeps the first pairing where it makes no difference
-            better = entry.first < best.first - 1e-12
-            best = Geometry(*(xp.where(better, new, old) for new, old in zip(entry, best, strict=True)))
-    assert best is not None
+    xp, best = library(rho), paired(rho, quads, 0)
+    for number in range(1, len(PAIRINGS)):
+        entry = paired(rho, quads, number)
+        # a small margin keeps the first pairing where it makes no difference
+        better = entry.first < best.first - 1e-12
+        best = Geometry(*(xp.where(better, new, old) for new, old in zip(entry, best, strict=True)))
     return best
+
+
+def paired(rho: Any, quads: Any, number: int) -> Geometry:
+    """How the two planes of every quadruple lie in one of `PAIRINGS`."""
+    xp = library(rho)
+    R11, R12, R21, R22 = _cross(rho, *(quads[:, k] for k in PAIRINGS[number]))
+    # rotation angles and signed singular values of R = O(φ) diag(s, t) O(θ)ᵀ
+    E, F, G, H = 0.5 * (R11 + R22), 0.5 * (R11 - R22), 0.5 * (R21 + R12), 0.5 * (R21 - R12)
+    rotation, reflection, one, two = xp.hypot(E, H), xp.hypot(F, G), xp.arctan2(G, F), xp.arctan2(H, E)
+    largest, least = xp.minimum(rotation + reflection, 1.0), xp.clip(rotation - reflection, -1.0, 1.0)
+    return Geometry(xp.full(len(quads), number), 0.5 * (two + one), 0.5 * (one - two), largest, least)
 
 
 def planes_of(plane: Any, quads: Any, pairing: Any) -> tuple[Any, Any]:
@@ -65,11 +70,6 @@ def planes_of(plane: Any, quads: Any, pairing: Any) -> tuple[Any, Any]:
     places = xp.asarray(np.array(PAIRINGS))[pairing]
     a, b, c, d = (xp.take_along_axis(quads, places[:, [k]], axis=1)[:, 0] for k in range(4))
     return plane[a, b], plane[c, d]
-
-
-def library(array: Any) -> Any:
-    """jax for its own arrays, numpy for others."""
-    return jnp if isinstance(array, jax.Array) else np
 
 
 def plane_coordinates(rho: Any, a: Any, b: Any) -> tuple[Any, Any]:

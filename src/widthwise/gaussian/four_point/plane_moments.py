@@ -23,10 +23,12 @@ from scipy.special import gammaln
 
 from widthwise import devices
 from widthwise.activations import Activation, evaluate, intervals, jet
+from widthwise.devices import library
 from widthwise.gaussian.four_point.families import Orders
-from widthwise.gaussian.four_point.geometry import library
 from widthwise.gaussian.quadrature import REACH, Grid, Source, basis, panel_nodes, row_edges
 
+#: Weights of terms below this do not change a sum: the squares of all weights of a degree add up to about one.
+NEGLIGIBLE_WEIGHT = 1e-18
 #: Coefficients in one compiled call.
 _NUMBERS = 1 << 24
 
@@ -181,10 +183,16 @@ def _plane_coefficients(data: PlaneSeriesData, a, b, rho):
     log_rho, log_width = (xp.log(xp.maximum(xp.abs(x), 1e-300)) for x in (rho, width))
     size = xp.exp(data.log_binomials + k * log_rho + j * log_width)
     sign = xp.where((rho < 0.0) & (k % 2 == 1), -1.0, 1.0)
-    series = data.coefficients[b]
-    shifted = sliding_window_view(series, terms, axis=1)[:, :degrees] if xp is np else series[:, j + k]  # g_{k+j}
-    weights = shifted * (sign * size)
-    product = data.links[a].reshape(-1, terms) @ weights.reshape(-1, terms).T
+    weight, links, series = sign * size, data.links[a], data.coefficients[b]
+    if xp is np:
+        # inputs that are little correlated need few terms
+        terms = int(np.flatnonzero(size.max(axis=0) > NEGLIGIBLE_WEIGHT)[-1]) + 1
+        shifted = sliding_window_view(series, terms, axis=1)[:, :degrees]  # g_{k+j}
+        weight, links = weight[:, :terms], links[..., :terms]
+    else:
+        shifted = series[:, j + k]
+    weights = shifted * weight
+    product = links.reshape(-1, terms) @ weights.reshape(-1, terms).T
     return product.reshape(orders, degrees, orders, degrees).swapaxes(1, 2)
 
 

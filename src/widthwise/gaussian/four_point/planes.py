@@ -8,27 +8,30 @@ s^M √(Σ_{n>M} ‖C_n‖²) √(Σ_{n>M} ‖D_n‖²).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.activations import Activation
-from widthwise.devices import by_device, on_all_cores
+from widthwise.activations import Activation, jet
+from widthwise.devices import by_device, library, on_all_cores
 from widthwise.gaussian.four_point.directions import Directions, direction_moments
-from widthwise.gaussian.four_point.families import Layout, Orders, layout, quadruples
-from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, Geometry, geometry, library, planes_of
+from widthwise.gaussian.four_point.families import Layout, Orders, layout, pair_types, quadruples
+from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, Geometry, geometry, planes_of
 from widthwise.gaussian.four_point.tables import PlaneTables, joined, plane_tables, resolved
+from widthwise.gaussian.hermite import HermiteTable
+from widthwise.gaussian.quadrature import basis, smooth_grid
 
 
-def bounds(edges: Any, left: Any, first: Any, second: Any, s: Any) -> Any:
+def bounds(edges: Any, first: Any, second: Any, s: Any) -> Any:
     """Bounds (quadruples, edges) on what all degrees from each edge on contribute, relative to norms.
 
-    `left` is that of `PlaneTables`.
+    `first` and `second` are `PlaneTables.left` of the two planes (quadruples, edges).
     """
-    return s[:, None] ** edges * left[first] * left[second]
+    return s[:, None] ** edges * first * second
 
 
 #: Degrees end where the bound on the others is below this share of the tolerance. Averages over trained networks divide
@@ -53,25 +56,25 @@ class Overlaps(NamedTuple):
 
 
 def overlaps(
-    tables: PlaneTables, placed: tuple[Orders, ...], first: np.ndarray, second: np.ndarray, place: Geometry,
+    tables: tuple[PlaneTables, PlaneTables], laid: Layout, first: np.ndarray, second: np.ndarray, place: Geometry,
     until: np.ndarray, *, compiled: bool,
 ) -> Overlaps:  # fmt: skip
-    """What the degrees of the tables below `until`, a multiple of the block, contribute to each quadruple.
+    """What the degrees of two tables below `until`, a multiple of the block, contribute to each pair of their planes.
 
     Up to rounding its value does not depend on which others are computed with it. `compiled` sums are for many lists of
     one length.
     """
     add, array = (_compiled_block, jnp.asarray) if compiled else (add_block, np.asarray)
     where = Where(*map(array, Where.of(first, second, place, until)))
-    laid, column = layout(placed, tables.parity)
-    size = tables.norm[first][:, list(laid.first)] * tables.norm[second][:, list(laid.second)]
+    size = tables[0].norm[first][:, list(laid.first)] * tables[1].norm[second][:, list(laid.second)]
     values = change = array(np.zeros(size.shape))
-    for block in tables.blocks:
-        if block.start >= until.max():
+    for first_block, second_block in zip(tables[0].blocks, tables[1].blocks, strict=True):
+        start = first_block.start
+        if start >= until.max():
             break
-        values, change = add(laid, values, change, block.given(array), float(block.start), where)
-    own = column[place.pairing]
-    return Overlaps(*(np.take_along_axis(np.asarray(x), own, axis=1) for x in (values, change, size)))
+        given = first_block.given(array), second_block.given(array)
+        values, change = add(laid, values, change, given[0], given[1], float(start), where)
+    return Overlaps(np.asarray(values), np.asarray(change), size)
 
 
 class Where(NamedTuple):
@@ -90,10 +93,11 @@ class Where(NamedTuple):
         return cls(first, second, place.first, place.ratio, place.turn_first, place.turn_second, until)
 
 
-def add_block(laid: Layout, values, change, block, start, where: Where):
+def add_block(laid: Layout, values, change, block, other, start, where: Where):
     """Add the degrees of a block to the sums over pairs of types (quadruples, pairs); returns them and the change.
 
-    A block is what `Block.given` says. Works on arrays of jax and of numpy.
+    The first planes are those of a block, the second ones those of another, or of the same; a block is what
+    `Block.given` says. Works on arrays of jax and of numpy.
     """
     xp, (cosine, sine, *matrices) = library(where.ratio), block
     (steps, rows, _, types, half), ratio = cosine.shape, where.ratio[:, None, None]
@@ -112,18 +116,18 @@ def add_block(laid: Layout, values, change, block, start, where: Where):
         )
 
     def degrees(total, inputs):
-        step, c, d, to_even, to_odd = inputs
+        step, c, d, other_c, other_d, to_even, to_odd = inputs
         # a row for each parity, or each degree by itself
         parity = np.arange(2) if rows == 2 else step[None] % 2
         even_a, odd_a = plane((c, d), where.first, trig[0], parity, to_even, to_odd)
-        even_b, odd_b = plane((c, d), where.second, trig[1], parity, to_even, to_odd)
+        even_b, odd_b = plane((other_c, other_d), where.second, trig[1], parity, to_even, to_odd)
         degree = start + rows * step + np.arange(rows)
         weight = xp.power(where.s, degree[:, None])[:, :, None, None] * even_powers
         total = total + (even_a * weight) @ even_b.swapaxes(2, 3)
         return total + (odd_a * (weight * ratio)) @ odd_b.swapaxes(2, 3), None
 
     summed = xp.zeros((rows, len(values), types, types))
-    inputs = (np.arange(steps), cosine, sine, *matrices)
+    inputs = (np.arange(steps), cosine, sine, *other[:2], *matrices)
     if isinstance(summed, jax.Array):
         summed, _ = jax.lax.scan(degrees, summed, inputs)
     else:
@@ -138,6 +142,8 @@ def add_block(laid: Layout, values, change, block, start, where: Where):
 _compiled_block = partial(jax.jit, static_argnums=0)(add_block)
 
 
+#: Terms of the series of functions of one input.
+LINE_TERMS = 256
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
 PLANE_DEGREES = (32, 64, 128, 256)
 #: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
@@ -218,14 +224,11 @@ class PlaneSeries:
             if len(small):
                 values[small] = straight_moments(tables.plane, tables.two, tables.one, quads[small])
                 errors[small], small = 1e-13 * np.abs(values[small]), small[:0]
-            unfinished = np.zeros(len(left), bool)
-            adding = self._adding(
-                tables, quads[left], where, left, values, errors, unfinished, compiled=total > FEW_QUADRUPLES
-            )
-            for done in adding:
+            sums = DegreeSums(values, errors, left, self.tolerance, self.slow)
+            for done in self._adding(tables, quads[left], where, sums, compiled=total > FEW_QUADRUPLES):
                 if progress is not None:
                     progress(1.0 - (len(left) - done) / total)
-            left, where = left[unfinished], Geometry(*(field[unfinished] for field in where))
+            left, where = left[sums.unfinished], where.some(sums.unfinished)
             if not len(left):
                 break
         return values, errors
@@ -244,20 +247,74 @@ class PlaneSeries:
             self.kept[degrees] = joined(found, self._made(start, degrees, missing & (found.plane < 0)))
         return self.kept[degrees]
 
+    @cached_property
+    def lines(self) -> dict[Orders, HermiteTable] | None:
+        """Tables of σ^(p) σ^(q) at one input, by sorted (p, q); None where they are not resolved."""
+        grid = smooth_grid(self.activation, float(np.diag(self.K).max()), LINE_TERMS, self.accuracy)
+        if grid is None:
+            return None
+        types = {tuple(sorted(pair)) for pair in pair_types(self.placed)}
+        orders = tuple(sorted({order for pair in types for order in pair}))
+        jets = jet(self.activation, orders, np.sqrt(np.diag(self.K))[:, None] * grid.u)
+        weighted, value = (basis(grid.u, LINE_TERMS) * grid.weight).T, dict(zip(orders, jets, strict=True))
+        made = {}
+        for p, q in types:
+            product = value[p] * value[q]
+            norm = product**2 @ grid.weight
+            made[p, q] = HermiteTable(product @ weighted, norm, self.accuracy * norm)
+        return made
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(2 * block.cosine.nbytes for tables in (self.kept or {}).values() for block in tables.blocks)
+
+    def drop(self, degrees: int) -> None:
+        """Forget tables that were kept."""
+        if self.kept:
+            self.kept.pop(degrees, None)
+
     def _made(self, start: int, degrees: int, only: np.ndarray | None) -> PlaneTables:
         accuracy = None if self.slow else self.accuracy
         return plane_tables(self.activation, self.K, self.placed, degrees, accuracy, start, only, self.parity)
 
     def _adding(
-        self, tables: PlaneTables, quads, place: Geometry, rows, values, errors, unfinished, *, compiled: bool
+        self, tables: PlaneTables, quads, place: Geometry, sums: DegreeSums, *, compiled: bool
     ) -> Iterator[int]:
-        """Add to the values of the given rows, set their errors and whether they are above the tolerance.
+        """Add to the sums of quadruples; gives the numbers of those that are done."""
+        laid, column = layout(self.placed, self.parity)
+        planes = planes_of(tables.plane, quads, place.pairing)
+        return sums.add((tables, tables), planes, laid, place, column[place.pairing], compiled=compiled)
 
-        Gives the numbers of rows that are done.
+
+@dataclass(frozen=True)
+class DegreeSums:
+    """Values and errors (quadruples, assignments), of which some `rows` are summed to a tolerance.
+
+    `unfinished` says which rows are still above it. Where the activation is `slow` degrees fall off so slowly that
+    nothing but the bound tells what is left.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    rows: np.ndarray
+    tolerance: float
+    slow: bool = False
+    unfinished: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "unfinished", np.zeros(len(self.rows), bool))
+
+    def add(
+        self, tables: tuple[PlaneTables, PlaneTables], planes: tuple[np.ndarray, np.ndarray], laid: Layout,
+        place: Geometry, own: np.ndarray | None = None, *, compiled: bool,
+    ) -> Iterator[int]:  # fmt: skip
+        """Add the degrees of the tables of the first and the second plane of each row; gives the numbers of rows done.
+
+        `own` says for each row which columns of the layout its assignments have, if not those in order.
         """
-        first, second = planes_of(tables.plane, quads, place.pairing)
-        left = bounds(tables.edges, tables.left, first, second, place.first)
-        # past a kink degrees fall off too slowly for anything but the bound to tell what is left
+        first, second = planes
+        edges = tables[0].edges
+        left = bounds(edges, tables[0].left[first], tables[1].left[second], place.first)
         last, left = last_edge(left, 0.0 if self.slow else self.tolerance)
         order = np.argsort(last, kind="stable")
         chunk = by_device(QUADRUPLES_AT_ONCE)
@@ -266,18 +323,20 @@ class PlaneSeries:
             some = order[start : start + chunk]
             padded = np.pad(some, (0, chunk - len(some) if compiled else 0), mode="edge")
             here = Geometry(*(field[padded] for field in place))
-            until = tables.edges[last[padded]]
-            found = overlaps(tables, self.placed, first[padded], second[padded], here, until, compiled=compiled)
+            until = edges[last[padded]]
+            found = overlaps(tables, laid, first[padded], second[padded], here, until, compiled=compiled)
+            if own is not None:
+                found = Overlaps(*(np.take_along_axis(x, own[padded], axis=1) for x in found))
             # for smooth activations blocks of degrees fall off at least geometrically
             left_out = left[padded] * found.size
             left_out = left_out if self.slow else np.minimum(left_out, 2.0 * found.change)
-            values[rows[some]] += found.values[: len(some)]
-            errors[rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
-            unfinished[some] = np.any(left_out > self.tolerance * found.size, axis=1)[: len(some)]
+            self.values[self.rows[some]] += found.values[: len(some)]
+            self.errors[self.rows[some]] = (left_out + 1e-13 * found.size)[: len(some)]
+            self.unfinished[some] = np.any(left_out > self.tolerance * found.size, axis=1)[: len(some)]
             return start + len(some)
 
-        # one call fills one core, and each writes rows of its own
-        return on_all_cores(add, range(0, len(order), chunk))
+        # one compiled call fills one core, and each writes rows of its own; numpy's calls are too short to share out
+        return (on_all_cores if compiled else map)(add, range(0, len(order), chunk))
 
 
 def straight_moments(plane: Any, two: Any, one: Any, quads: Any) -> Any:

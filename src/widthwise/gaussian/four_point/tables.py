@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, evaluate
-from widthwise.devices import by_device
+from widthwise.devices import by_device, library
 from widthwise.gaussian.four_point.families import Orders, pair_types, type_rows
-from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, harmonic_matrices, harmonic_parts, library
+from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, harmonic_matrices, harmonic_parts
 from widthwise.gaussian.four_point.plane_moments import (
     PlaneMoments,
     PlaneSeriesData,

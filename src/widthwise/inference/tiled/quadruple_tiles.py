@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.devices import by_device
+from widthwise.devices import by_device, library
 from widthwise.flow.tensors.quadruple_flow import CHUNKS, ROW_OF_ORDER, QuadrupleFlow
-from widthwise.gaussian.four_point.geometry import library
 from widthwise.inference.tiled.forms import CORRELATORS, Read
 
 #: Tensors that the forms read.
