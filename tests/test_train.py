@@ -103,7 +103,7 @@ class TestThingsThatGoWrong:
         assert noisy["cov_se"].max() > 1.0
 
     def test_networks_that_diverge_are_counted_and_named(self):
-        how = GradientDescent(1.1 * ww.max_learning_rate(self.net, DATA))
+        how = GradientDescent(1.25 * ww.max_learning_rate(self.net, DATA))
         with pytest.warns(
             NonFiniteWarning, match=r"networks \(indices \[\d+.* of seed 0 end with numbers that are not"
         ):

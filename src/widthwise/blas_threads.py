@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from threading import Lock
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+from widthwise.devices import Arguments, Result
+
 _NAMES = (("scipy_openblas_", "64_"), ("scipy_openblas_", ""), ("openblas_", "64_"), ("openblas_", ""))
 
 

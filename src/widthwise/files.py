@@ -66,7 +66,7 @@ def remove_left_overs(target: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.part")
     for name in os.listdir(target.parent) if target.parent.is_dir() else ():
         found = pattern.fullmatch(name)
-        if found and not _is_running(int(found.group(1))):
+        if found and not is_running(int(found.group(1))):
             target.with_name(name).unlink(missing_ok=True)
 
 
@@ -115,7 +115,8 @@ def _claim(lock: Path) -> int | None:
         os.close(claim)
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Whether there is a process of this number; where that cannot be asked, yes."""
     if os.name != "posix":
         return True  # elsewhere asking would end it
     try:

@@ -161,7 +161,19 @@ def files() -> Iterator[CheckResult]:
     yield CheckResult("files", f"NetCDF in {tempfile.gettempdir()}", "" if same else again, not same)
 
 
-CHECKS = (python, packages, jax, extras, memory, threads, files)
+def programs() -> Iterator[CheckResult]:
+    """Where compiled programs are kept between processes."""
+    import jax
+
+    from widthwise import precision  # noqa: F401  has jax keep them
+    from widthwise.program_cache import SWITCH
+
+    place = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    remedy = f"Programs are compiled in every process. Name a folder that can be written to in {SWITCH}."
+    yield CheckResult("compiled programs", f"kept in {place}" if place else "not kept", "" if place else remedy)
+
+
+CHECKS = (python, packages, jax, extras, memory, threads, files, programs)
 
 
 def _version_of(package: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import f as fisher
+from scipy.special import fdtrc
 
 from widthwise.comparison.readings import Measured, WidthReading, distinct
 
@@ -78,9 +78,9 @@ def chi_square_probability(chi2: float, entries: int, traces: np.ndarray | None,
         return math.nan
     nu, nu3 = effective_entries(traces)
     if freedom <= 2:
-        return float(fisher.sf(chi2 / entries, 1, freedom))
+        return float(fdtrc(1, freedom, chi2 / entries))
     ratio = 1.0 + (chi2 / entries * (1 - 2 / freedom) - 1.0) * math.sqrt(nu / nu3)
-    return float(fisher.sf(ratio / (1 - 2 / (freedom * nu3)), nu3, freedom * nu3))
+    return float(fdtrc(nu3, freedom * nu3, max(ratio / (1 - 2 / (freedom * nu3)), 0.0)))
 
 
 def probability(name: str, predicted: np.ndarray, reading: WidthReading, measured: Measured) -> float:

@@ -44,6 +44,7 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.reference import Reference, pair_number
 from widthwise.experiments.sampler import Parameters, drawn_alike, forward, network_key, sample_parameters
 from widthwise.network import MLP, Network
+from widthwise.quick_programs import quickly_compiled
 from widthwise.tensors import CORRECTIONS, DIFFERENTIALS, MEANS, PRODUCTS, SINGLE_LEGS, TENSORS, WITHOUT_THETA
 
 #: Folded into a network's key for its probes; far from the small numbers that the parameters use.
@@ -141,13 +142,13 @@ def draw_batch(net: Network, probes: int, seed: int, indices, initialisation: tu
     return _draw(drawn_alike(net), probes, initialisation, seed, jnp.asarray(indices))
 
 
-@partial(jax.jit, static_argnums=(1, 2))
+@quickly_compiled(static_argnums=(1, 2))
 def _draw(net: Network, probes: int, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
     return jax.vmap(lambda key: (sample_parameters(net, key, initialisation), probe_signs(net, key, probes)))(keys)
 
 
-@partial(jax.jit, static_argnums=1, static_argnames="gaussian")
+@quickly_compiled(static_argnums=(1,), static_argnames=("gaussian",))
 def observe_drawn(net: Network, names: tuple[str, ...], layers, signs, X, ref: Reference, *, gaussian: bool = True):
     """`observe_tensors` of networks drawn by `draw_batch`."""
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from scipy.stats import truncnorm
 
 from widthwise.decompositions import one_by_one
 from widthwise.errors import InvalidInput, UnknownName
@@ -27,7 +26,9 @@ from widthwise.network import Dense, Network
 
 #: Where the normal distribution is cut, in its own standard deviations, and the deviation of what is left.
 CUT = 2.0
-_CUT_DEVIATION = float(truncnorm.std(-CUT, CUT))
+_CUT_DEVIATION = math.sqrt(
+    1.0 - CUT * math.exp(-0.5 * CUT**2) * math.sqrt(2.0 / math.pi) / math.erf(CUT / math.sqrt(2.0))
+)
 #: The fraction of a row's entries that are not zero in "sparse".
 NONZERO = 0.25
 

@@ -87,8 +87,13 @@ def contribution(layer: Layer, parameters: Any, s, signals, s2, signals2) -> jax
 @draw.register
 def _(layer: Dense, keys: Sequence[Any], incoming: int | None, initialisation: str) -> Weights:
     unit = INITIALISATIONS[initialisation]
-    W = jnp.sqrt(layer.C_W / layer.inputs) * unit.weights(keys[0], (layer.outputs, layer.inputs))
-    return Weights(W, jnp.sqrt(layer.C_b) * unit.biases(keys[1], (layer.outputs,)))
+    W, b = unit.weights(keys[0], (layer.outputs, layer.inputs)), unit.biases(keys[1], (layer.outputs,))
+    return with_variances(layer, W, b)
+
+
+def with_variances(layer: Dense, W, b) -> Weights:
+    """Weights and biases of a dense layer from numbers of variance one."""
+    return Weights(jnp.sqrt(layer.C_W / layer.inputs) * W, jnp.sqrt(layer.C_b) * b)
 
 
 @apply.register

@@ -25,6 +25,7 @@ from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, wen
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Dense, Network
 from widthwise.network.layered import parameter_count
+from widthwise.quick_programs import quickly_compiled
 from widthwise.tensors import TENSORS
 
 #: Numbers held for a batch of networks: what suits the caches of a processor, and the memory of an accelerator.
@@ -140,7 +141,7 @@ class Programme:
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
     """Kernels, tensors and controls of networks, as numpy arrays with the networks first."""
-    layers, signs = draw_batch(part.net, 1, part.seed, indices, part.initialisation)
+    layers, signs = draw_batch(part.net, 1 if part.tensors else 0, part.seed, indices, part.initialisation)
     inputs = jnp.asarray(X)
     net = on_device(part.net)
     kernels = observe_kernels(net, part.kernels, layers, inputs) if part.kernels else {}
@@ -153,7 +154,7 @@ def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
     return as_numpy(kernels), as_numpy(tensors), np.asarray(controls)
 
 
-@partial(jax.jit, static_argnums=1)
+@quickly_compiled(static_argnums=(1,))
 def observe_kernels(net: Network, names: tuple[str, ...], layers, X) -> dict[str, Any]:
     """What networks drawn by `draw_batch` say about K and Θ at the output layer: each (networks, a, b)."""
 

@@ -12,13 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on
+from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on, with_variances
 from widthwise.network import Dense, Elementwise, Layer, Network
+from widthwise.network.layered import parameter_count
 from widthwise.network.layers.base import Signal
 from widthwise.network.layers.normalisation import Normalisation
 
 #: One entry for each layer that has parameters.
 Parameters = list[Any]
+#: Marks keys of single layers; as a number it is beyond all numbers that a network's own key is asked for.
+_LAYER_KEY = 0x5EED_1000
 
 
 def network_key(seed, index):
@@ -51,14 +54,27 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     >>> [int(row) for row in (layers[0].W != 0).sum(axis=1)]
     [1, 1, 1, 1, 1, 1, 1, 1]
     """
-    parameters, names, signal = [], iter(initialisation or ()), Signal(None, gaussian=False)
-    for step in net.steps:
-        if has_parameters(step):
-            key, *own = jax.random.split(key, 3)
-            name = next(names, "gaussian") if isinstance(step, Dense) else "gaussian"
-            parameters.append(draw(step, own, signal.width, name))
+    names, parameters, signal = iter(initialisation or ()), [], Signal(None, gaussian=False)
+    # one call for the numbers of all layers, since each takes a tenth of a second to compile; layers of other
+    # initialisations do not use theirs
+    normal = jax.random.normal(key, (parameter_count(net),))
+    for position, step in enumerate(net.steps):
+        if isinstance(step, Dense):
+            size = step.inputs * step.outputs
+            W, b, normal = jnp.split(normal, (size, size + step.outputs))
+            name = next(names, "gaussian")
+            if name == "gaussian":
+                parameters.append(with_variances(step, W.reshape(step.outputs, step.inputs), b))
+            else:
+                parameters.append(draw(step, _layer_keys(key, position), signal.width, name))
+        elif has_parameters(step):
+            parameters.append(draw(step, _layer_keys(key, position), signal.width, "gaussian"))
         signal = step.outgoing(signal)
     return parameters
+
+
+def _layer_keys(key, position: int):
+    return jax.random.split(jax.random.fold_in(key, _LAYER_KEY + position))
 
 
 def forward(net: Network, parameters: Parameters, X) -> tuple[list[jax.Array], list[jax.Array]]:

@@ -26,6 +26,8 @@ SHORT_SERIES, LONG_SERIES = 128, 512
 CUTS = (16, 32, 64, 128, 256, 512)
 #: Terms that one fused loop body evaluates.
 FUSED_TERMS = 16
+#: Pairs that are left to numpy: compiling takes a third of a second, numpy some milliseconds.
+MOST_PLAIN = 4096
 #: Points between which coefficients are interpolated for many inputs, tried in turn.
 INTERPOLATION_POINTS = (24, 48)
 #: Inputs whose kernels differ by less than this factor share quadrature nodes.
@@ -105,19 +107,28 @@ def _terms_there(f: HermiteTable, g: HermiteTable, terms: int) -> slice:
 def series_of_tables(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: int) -> np.ndarray:
     """Σ_k f_k g_k ρ^k between all rows of two tables, with correlations (rows of f, rows of g)."""
     some = _terms_there(f, g, terms)
-    alone = some.step is None
     F, G = f.coefficients[:, some].T[:, :, None], g.coefficients[:, some].T[:, None, :]
-    value = np.array(series(F, G, rho if alone else rho * rho))
-    return value if alone or not f.parity else value * rho
+    value = summed_series(F, G, rho if some.step is None else rho * rho)
+    return value * rho if some.start else value
 
 
 def series_of_entries(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: int) -> np.ndarray:
-    """The same row by row: by numpy, since every number of rows would be compiled for."""
+    """The same row by row, of any number of rows."""
     some = _terms_there(f, g, terms)
-    step, total = (rho if some.step is None else rho * rho), np.zeros(len(rho))
-    for F, G in zip(*(table.coefficients[:, some].T[::-1] for table in (f, g)), strict=True):
-        total = total * step + F * G
-    return total * rho**some.start
+    value = _plain_series(f.coefficients[:, some].T, g.coefficients[:, some].T, rho if some.step is None else rho * rho)
+    return value * rho if some.start else value
+
+
+def summed_series(F: np.ndarray, G: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Σ_k F_k G_k ρ^k with the terms on the first axis, compiled where there are many entries."""
+    return _plain_series(F, G, rho) if rho.size <= MOST_PLAIN else np.array(series(F, G, rho))
+
+
+def _plain_series(F: np.ndarray, G: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    total = np.zeros(rho.shape)
+    for f, g in zip(F[::-1], G[::-1], strict=True):
+        total = total * rho + f * g
+    return total
 
 
 @lru_cache(maxsize=16)

@@ -22,7 +22,7 @@ from widthwise.activations import Activation, ActivationLike, Atom, evaluate, in
 from widthwise.activations.closed_forms import PARALLEL_SHARE
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.hermite import LONG_SERIES, SHORT_SERIES, remembered, series
+from widthwise.gaussian.hermite import LONG_SERIES, MOST_PLAIN, SHORT_SERIES, remembered, summed_series
 from widthwise.gaussian.quadrature import (
     COARSE_NODES,
     GAUSSIAN_EDGES,
@@ -36,8 +36,6 @@ from widthwise.gaussian.quadrature import (
 )
 from widthwise.network.validation import is_one_of, real_array
 
-#: Pairs whose closed forms are left to numpy: compiling takes a third of a second, numpy some milliseconds.
-MOST_PLAIN = 4096
 #: Parallel pairs integrated at once.
 _LINES_AT_ONCE = 2048
 #: Outer nodes in one batch of pairs.
@@ -282,7 +280,7 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
         # a bound on what the series leaves out, from the tails of both tables; point masses have no norm
         share = np.abs(rho) ** terms / (1.0 if functions else np.maximum(1.0 - np.abs(rho), 1e-300))
         left = f.tails[terms][at_a] * g.tails[terms][at_b] * share
-        value[rest] = np.asarray(series(f.coefficients[at_a].T, g.coefficients[at_b].T, rho))
+        value[rest] = summed_series(f.coefficients[at_a].T, g.coefficients[at_b].T, rho)
         scale = np.sqrt(f.norm[at_a] * g.norm[at_b]) if functions else np.abs(value[rest])
         hard = (left > SERIES_TOLERANCE * scale) & (square > 0.0)
         if not hard.any():

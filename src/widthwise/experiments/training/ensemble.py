@@ -21,6 +21,7 @@ from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.flows import Trained, flow, newton_step
 from widthwise.network import GradientFlow, Network, NewtonStep
 from widthwise.network.layered import parameter_count
+from widthwise.quick_programs import quickly_compiled
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
 _ORDER_KEY = 0x5EED_0002
@@ -135,13 +136,13 @@ def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: 
     return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
 
 
-@partial(jax.jit, static_argnums=1)
+@quickly_compiled(static_argnums=(1,))
 def _draw_with_keys(net: Network, initialisation: tuple[str, ...] | None, seed, indices):
     keys = jax.vmap(partial(network_key, seed))(indices)
     return jax.vmap(partial(sample_parameters, net, initialisation=initialisation))(keys), keys
 
 
-@jax.jit
+@quickly_compiled()
 def _train(net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[TrainedObservation, Any, Any]:
     inputs = X[: y.shape[1]]
 

@@ -25,10 +25,12 @@ import numpy as np
 from widthwise.activations import Activation, require_derivatives
 from widthwise.activations.closed_forms import by_gain
 from widthwise.blas_threads import with_one_blas_thread
+from widthwise.devices import library
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.gaussian.hermite import (
     CUTS,
     LONG_SERIES,
+    MOST_PLAIN,
     SHORT_SERIES,
     HermiteTable,
     hermite_table,
@@ -36,7 +38,7 @@ from widthwise.gaussian.hermite import (
     series_of_tables,
 )
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
-from widthwise.gaussian.pair import MOST_PLAIN, SERIES_TOLERANCE, closed_pair, generic_pair
+from widthwise.gaussian.pair import SERIES_TOLERANCE, closed_pair, generic_pair
 from widthwise.memory import require_memory
 from widthwise.network import MLP, PER_LAYER, Affine, Network
 from widthwise.network.layers.base import Layer, role_fields
@@ -422,7 +424,8 @@ class LayerSeries:
 
         When rows and columns are the same inputs, entries of an input with itself are left to the caller.
         """
-        rho = np.array(_correlation(K_ab, self.rows.K[a], self.columns.K[b]))
+        correlation = _correlation if K_ab.size <= MOST_PLAIN else _compiled_correlation
+        rho = np.array(correlation(K_ab, self.rows.K[a], self.columns.K[b]))
         if self.rows is self.columns:
             same = np.arange(max(a.start, b.start), min(a.stop, b.stop))
             rho[same - a.start, same - b.start] = 0.0
@@ -482,7 +485,10 @@ def _reach(f: HermiteTable, g: HermiteTable, terms: int) -> float:
     return float(share ** (1.0 / terms))
 
 
-@jax.jit
 def _correlation(K_ab, K_aa, K_bb):
-    root = jnp.sqrt(K_aa)[:, None] * jnp.sqrt(K_bb)[None, :]
-    return jnp.clip(jnp.where(root > 0.0, K_ab / jnp.where(root > 0.0, root, 1.0), 0.0), -1.0, 1.0)
+    xp = library(K_ab)
+    root = xp.sqrt(K_aa)[:, None] * xp.sqrt(K_bb)[None, :]
+    return xp.clip(xp.where(root > 0.0, K_ab / xp.where(root > 0.0, root, 1.0), 0.0), -1.0, 1.0)
+
+
+_compiled_correlation = jax.jit(_correlation)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from widthwise.activations import Activation, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
@@ -288,7 +288,7 @@ def _every_other(u: np.ndarray) -> np.ndarray:
     return 2.0 * ((np.arange(len(u)) - len(u) // 2) % 2 == 0)
 
 
-def _ornstein_uhlenbeck(u: np.ndarray, above: np.ndarray, rho: float) -> csr_array:
+def _ornstein_uhlenbeck(u: np.ndarray, above: np.ndarray, rho: float) -> scipy.sparse.csr_array:
     """Weights of the points above that a point below is spread over: step times the density of N(ρu, 1 − ρ²)."""
     spread, step = np.sqrt(1.0 - rho**2), above[1] - above[0]
     half = min(len(above), int(np.ceil(NODES_REACH * spread / step)))
@@ -297,7 +297,9 @@ def _ornstein_uhlenbeck(u: np.ndarray, above: np.ndarray, rho: float) -> csr_arr
     at = np.clip(place, 0, len(above) - 1)
     density = np.exp(-0.5 * ((above[at] - rho * u[:, None]) / spread) ** 2) / (np.sqrt(2.0 * np.pi) * spread)
     borders = np.arange(0, at.size + 1, at.shape[1])
-    return csr_array(((inside * step * density).ravel(), at.ravel(), borders), shape=(len(u), len(above))).T
+    return scipy.sparse.csr_array(
+        ((inside * step * density).ravel(), at.ravel(), borders), shape=(len(u), len(above))
+    ).T
 
 
 def _advance_in_numpy(kind: StepKind, wanted, numbers: StepNumbers, table, kept, state: StepState):

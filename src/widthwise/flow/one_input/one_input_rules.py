@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.polynomial.hermite_e import hermemul, poly2herme
-from scipy.special import gammaln
 
 from widthwise.flow.tensors.block_rules import FUNCTIONALS, BlockRules, Tensors
 from widthwise.flow.tensors.block_step import BlockSpecification, BlockStep
@@ -205,7 +205,7 @@ class NodeExpectations(OneInputExpectations):
 def _weights(power: int, hermite: int = 0) -> np.ndarray:
     """He_hermite(u) u^power in normalised Hermite polynomials."""
     series = hermemul(poly2herme([0.0] * power + [1.0]), [0.0] * hermite + [1.0])
-    return series * np.exp(0.5 * gammaln(np.arange(len(series)) + 1.0))
+    return series * np.exp(0.5 * scipy.special.gammaln(np.arange(len(series)) + 1.0))
 
 
 def _times_u(coefficients: Any) -> Any:

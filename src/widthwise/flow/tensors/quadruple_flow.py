@@ -24,7 +24,6 @@ from widthwise.blas_threads import with_one_blas_thread
 from widthwise.devices import library
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.tensor_flow import (
-    COMPILE_FROM,
     FACES,
     NEEDS,
     READS,
@@ -37,7 +36,7 @@ from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, Quadrupl
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
-from widthwise.gaussian.four_point.families import PERMUTATIONS, assignments, columns
+from widthwise.gaussian.four_point.families import COMPILE_FROM, PERMUTATIONS, assignments, columns
 from widthwise.gaussian.four_point.planes import PlaneSeries
 from widthwise.network import MLP
 from widthwise.tensors import FOURS, MEANS

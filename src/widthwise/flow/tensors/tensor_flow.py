@@ -24,6 +24,7 @@ from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
+from widthwise.gaussian.four_point.families import COMPILE_FROM
 from widthwise.network import MLP, Network
 from widthwise.tensors import MEANS, SINGLE_LEGS, TENSORS, WITHOUT_THETA
 
@@ -119,10 +120,6 @@ def _pattern(letters: str) -> str:
 
 #: Entries with repeated inputs that the recursions read (theory §4, §5): letters are inputs, x the repeated one.
 FACES = _repeated_inputs()
-
-
-#: Below this many inputs numpy is quicker than compiling.
-COMPILE_FROM = 24
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations_with_replacement, permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ import numpy as np
 
 Orders = tuple[int, ...]
 TypeRows = tuple[tuple[int, ...], ...]
+
+#: Below this many inputs numpy is quicker than compiling.
+COMPILE_FROM = 24
 
 FAMILIES: tuple[Orders, ...] = ((0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1), (2, 1, 1, 0), (2, 2, 1, 1), (3, 1, 1, 1))
 PERMUTATIONS = tuple(permutations(range(4)))
@@ -101,25 +104,27 @@ class Quadruples:
         return np.array(list(combinations_with_replacement(range(self.inputs), 4)), dtype=np.int32).reshape(-1, 4)
 
     @cached_property
-    def lookup(self) -> tuple[jax.Array, jax.Array]:
+    def lookup(self) -> tuple[Any, Any]:
         """For every (a, b, c, d), flat: the row of its sorted form, and the number of the sorting permutation."""
-        return _lookup(self.inputs)
+        return _lookup(self.inputs, np) if self.inputs < COMPILE_FROM else _compiled_lookup(self.inputs, jnp)
 
 
-@partial(jax.jit, static_argnums=0)
-def _lookup(inputs: int):
-    index = [jnp.reshape(jnp.arange(inputs), [-1 if axis == k else 1 for axis in range(4)]) for k in range(4)]
+def _lookup(inputs: int, xp: Any):
+    index = [xp.reshape(xp.arange(inputs), [-1 if axis == k else 1 for axis in range(4)]) for k in range(4)]
     # a key holds the input and the place it came from, so that sorting keys sorts stably and remembers
     keys = [4 * value + place for place, value in enumerate(index)]
     for i, j in ((0, 1), (2, 3), (0, 2), (1, 3), (1, 2)):
-        keys[i], keys[j] = jnp.minimum(keys[i], keys[j]), jnp.maximum(keys[i], keys[j])
+        keys[i], keys[j] = xp.minimum(keys[i], keys[j]), xp.maximum(keys[i], keys[j])
     places = [key % 4 for key in keys]
     table = np.zeros(256, np.uint8)
     for code, (p, q, r, s) in enumerate(PERMUTATIONS):
         table[p * 64 + q * 16 + r * 4 + s] = code
-    code = jnp.asarray(table)[places[0] * 64 + places[1] * 16 + places[2] * 4 + places[3]]
+    code = xp.asarray(table)[places[0] * 64 + places[1] * 16 + places[2] * 4 + places[3]]
     row = _rank([key // 4 for key in keys], inputs)
-    return jnp.broadcast_to(row, code.shape).ravel().astype(jnp.int32), code.ravel()
+    return xp.broadcast_to(row, code.shape).ravel().astype(np.int32), code.ravel()
+
+
+_compiled_lookup = partial(jax.jit, static_argnums=(0, 1))(_lookup)
 
 
 def _rank(ranked, inputs: int):

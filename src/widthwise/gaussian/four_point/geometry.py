@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
+import scipy
 
 from widthwise.devices import library
 from widthwise.gaussian.four_point.families import PAIRINGS, TypeRows
@@ -109,7 +109,7 @@ def _harmonics(degree: int, half: int) -> np.ndarray:
     if p == 0:
         cosine[0, 0] = 1.0
         return matrices
-    values, vectors = eigh_tridiagonal(np.zeros(p + 1), np.sqrt((i + 1.0) * (p - i)))
+    values, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(p + 1), np.sqrt((i + 1.0) * (p - i)))
     for j, m in enumerate(range(p % 2, p + 1, 2)):
         w = vectors[:, int(np.argmin(np.abs(values - m)))]
         size = 1.0 if m == 0 else sqrt(2.0)

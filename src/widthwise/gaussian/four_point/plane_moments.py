@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.special import gammaln
 
 from widthwise import devices
 from widthwise.activations import Activation, evaluate, intervals, jet
@@ -159,7 +159,8 @@ class PlaneSeriesData(NamedTuple):
         links = _compiled_links(values, *given) if accelerated else np.stack([_links(one, *given) for one in values])
         series = np.stack([found.products[order,] for order in orders], axis=1)
         j, k = np.arange(degrees)[:, None], np.arange(found.terms)
-        log_binomials = 0.5 * (gammaln(k + j + 1.0) - gammaln(k + 1.0) - gammaln(j + 1.0))
+        log_factorial = scipy.special.gammaln
+        log_binomials = 0.5 * (log_factorial(k + j + 1.0) - log_factorial(k + 1.0) - log_factorial(j + 1.0))
         made = cls(links, np.pad(series, ((0, 0), (0, 0), (0, degrees))), log_binomials)
         return jax.tree.map(jnp.asarray, made) if accelerated else made
 

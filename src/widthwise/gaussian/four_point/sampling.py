@@ -11,8 +11,7 @@ from itertools import groupby
 
 import jax
 import numpy as np
-from scipy import linalg, special
-from scipy.stats import qmc
+import scipy
 
 from widthwise.activations import Activation, evaluate
 from widthwise.gaussian.four_point.families import Orders, quadruples
@@ -31,13 +30,14 @@ def sample_route(
     """Values (sorted quadruples, assignments) and their stated errors, both absolute."""
     quads = quadruples(len(K)).sorted
     # principal axes, the widest first, so that the best coordinates of the sample carry most of the variance
-    variances, vectors = linalg.eigh(K)
+    variances, vectors = scipy.linalg.eigh(K)
     kept = variances > 1e-14 * variances[-1]
     root = (vectors[:, kept] * np.sqrt(variances[kept]))[:, ::-1]
     total, square = np.zeros((2, len(quads), len(placed)))
     for copy in range(COPIES):
-        uniform = qmc.Sobol(root.shape[1], scramble=True, rng=np.random.default_rng(seed + copy)).random(points)
-        normal = special.ndtri(np.clip(uniform, 1e-16, 1.0 - 1e-16))
+        rng = np.random.default_rng(seed + copy)
+        uniform = scipy.stats.qmc.Sobol(root.shape[1], scramble=True, rng=rng).random(points)
+        normal = scipy.special.ndtri(np.clip(uniform, 1e-16, 1.0 - 1e-16))
         mean = _one_copy(activation, normal @ root.T, quads, placed)
         total += mean
         square += mean**2
@@ -64,7 +64,7 @@ def grid_route(
     scale = np.sqrt(np.diag(K))
     if not 3 <= len(K) <= MOST_ON_GRID or not np.all(scale > 0.0):
         return None
-    variances, vectors = linalg.eigh(K / np.outer(scale, scale))
+    variances, vectors = scipy.linalg.eigh(K / np.outer(scale, scale))
     grid = smooth_grid(activation, float(scale.max()) ** 2, 2, _GRID_ACCURACY)
     if variances[-3] > _NO_VARIANCE or variances[-2] <= _NO_VARIANCE or grid is None:
         return None
