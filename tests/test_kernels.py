@@ -123,7 +123,9 @@ def test_closed_form_and_series_flow_alike(activation):
 def test_tiles_are_an_implementation_detail(monkeypatch):
     X = np.random.default_rng(2).normal(size=(23, 3))
     whole = [kernel_flow(deep(a), X) for a in ("relu", "tanh")]
-    monkeypatch.setattr(infinite, "TILE", 5)
+    monkeypatch.setattr(infinite, "SMALL_SQUARE", 0)
+    monkeypatch.setattr(infinite, "MOST_PLAIN", 0)
+    monkeypatch.setattr(infinite, "SIDES", {"cpu": (5, 6)})
     for before, after in zip(whole, (kernel_flow(deep(a), X) for a in ("relu", "tanh")), strict=True):
         assert np.allclose(before.K, after.K, rtol=1e-13)
         assert np.allclose(before.Theta, after.Theta, rtol=1e-13)

@@ -48,6 +48,18 @@ def require_memory(needed: int, what: str, remedy: str | Callable[[int], str]) -
         raise TooLarge("memory", got, expected, remedy if isinstance(remedy, str) else remedy(limit))
 
 
+def require_device_memory(needed: int, what: str) -> None:
+    """The same for memory of the device that jax computes on; where it does not tell, nothing is refused."""
+    stats = jax.devices()[0].memory_stats() or {}
+    limit = stats.get("bytes_limit", needed) - stats.get("bytes_in_use", 0)
+    if needed > limit:
+        got, expected = (
+            f"{what}, which needs {readable(needed)}",
+            f"at most {readable(limit)}, what the device has left",
+        )
+        raise TooLarge("device", got, expected, "Take fewer inputs, X2= for one rectangle at a time, or device=False.")
+
+
 #: What a layer of a network for one input takes: its numbers, and the expectations of all tensors' rules.
 _BYTES_OF_A_LAYER = 4096
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from widthwise.errors import AccuracyWarning, UnknownName
-from widthwise.flow.kernels.kernel_flow import diagonal_flow
+from widthwise.flow.kernels.variances import diagonal_flow
 from widthwise.flow.tensors.pair_flow import output_kernels, pair_flow
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, require_memory
@@ -34,7 +34,6 @@ from widthwise.tensors import SHIFTS
 #: Rows of a kernel that conjugate gradients hold at once.
 KERNEL_ROWS = 384
 RANK = 300
-_SIZES = (16, 32, 64, 128, 256, 384)
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,13 @@ class Kernel:
     kernel: str = "infinite"
 
     def __call__(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
-        """(inputs, inputs'); rows are filled up to a few sizes, so that few programs are compiled."""
-        rows, columns = _filled_up(self.net, X), None if X2 is None else _filled_up(self.net, X2)
-        K, Theta, _ = output_kernels(self.net, rows, columns, kernel=self.kernel, with_theta=self.name == "Theta")
-        found = K if self.name == "K" else Theta
-        return found[: len(X), : len(X if X2 is None else X2)]
+        """(inputs, inputs')."""
+        K, Theta, _ = output_kernels(self.net, X, X2, kernel=self.kernel, with_theta=self.name == "Theta")
+        return K if self.name == "K" else Theta
 
     def diagonal(self, X: np.ndarray) -> np.ndarray:
         """Every input with itself: (inputs,)."""
-        flow = diagonal_flow(self.net, _filled_up(self.net, X), with_theta=self.name == "Theta")
-        found = np.asarray(getattr(flow, self.name))[-1, : len(X)]
+        found = getattr(diagonal_flow(self.net, X, with_theta=self.name == "Theta"), self.name)[-1]
         if self.kernel == "infinite":
             return found
         shift = SHIFTS[self.name]
@@ -71,14 +67,6 @@ class Kernel:
 def in_blocks(function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int = KERNEL_ROWS) -> np.ndarray:
     """A function of inputs, whose results are put together again, at so many of them at a time."""
     return np.concatenate([function(X[start : start + size]) for start in range(0, len(X), size)])
-
-
-def _filled_up(net: MLP, X: np.ndarray) -> np.ndarray:
-    """X with its first row repeated up to the next size; only where a closed form is compiled for each shape."""
-    if any(sigma.closed is None for sigma in net.activations):
-        return X
-    size = next((size for size in _SIZES if size >= len(X)), -(-len(X) // KERNEL_ROWS) * KERNEL_ROWS)
-    return np.concatenate([X, np.broadcast_to(X[:1], (size - len(X), X.shape[1]))])
 
 
 class Exact:

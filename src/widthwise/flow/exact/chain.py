@@ -20,7 +20,7 @@ from widthwise.flow.exact.kernel_law import KernelLaw, log_kernel
 from widthwise.flow.exact.lattice import FINE, Resolution
 from widthwise.flow.exact.neurons import Neuron, spacing
 from widthwise.flow.exact.table import SumTable
-from widthwise.flow.kernels.kernel_flow import diagonal_flow
+from widthwise.flow.kernels.variances import diagonal_flow
 from widthwise.memory import require_memory
 from widthwise.network import MLP
 

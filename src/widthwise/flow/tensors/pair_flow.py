@@ -22,7 +22,8 @@ from widthwise.activations import Activation, jet
 from widthwise.blas_threads import with_one_blas_thread
 from widthwise.devices import on_all_cores
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.kernels.kernel_flow import Diagonal, diagonal_flow, kernel_flow, sides_of_tiles
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.kernels.variances import Diagonal, diagonal_flow
 from widthwise.flow.tensors.tensor_flow import ENTRIES, READS, check_existence, check_tensors_representable
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
 from widthwise.gaussian.four_point import Orders
@@ -200,7 +201,7 @@ class _PairTiles:
     ):
         self.net, self.entries, self.accuracy, self.square = net, entries, accuracy, X2 is None
         self.expect, self.sides = PairExpectations(entries), [X] if X2 is None else [X, X2]
-        self.diagonals: list[Diagonal] = [diagonal_flow(net, side, True, len(side)) for side in self.sides]
+        self.diagonals: list[Diagonal] = [diagonal_flow(net, side) for side in self.sides]
         self.error, self.lock = max(diagonal.error for diagonal in self.diagonals), Lock()
         self.made: dict[tuple[int, int], list[InputSeries | None]] = {}
         self.few = len(X) * len(self.sides[-1]) <= _FEW_PAIRS
@@ -327,6 +328,13 @@ class PairFlow:
     route: str = "Hermite series of pairs"
 
 
+def sides_of_tiles(count: int) -> list[slice]:
+    """Blocks of one size; the last may repeat a little of the one before."""
+    size = -(-count // -(-count // SIDE))
+    starts = [min(start, count - size) for start in range(0, count, size)]
+    return [slice(start, start + size) for start in starts]
+
+
 @with_one_blas_thread
 def pair_flow(
     net: MLP,
@@ -367,8 +375,8 @@ def pair_flow(
     kept = {name: {p: np.empty((len(layers), *shape), dtype) for p in patterns} for name, patterns in wanted.items()}
     if not tiles.possible:
         return None
-    blocks = sides_of_tiles(len(X), SIDE)
-    across = [slice(0, 1)] if alone else sides_of_tiles(len(others), SIDE)
+    blocks = sides_of_tiles(len(X))
+    across = [slice(0, 1)] if alone else sides_of_tiles(len(others))
     tasks = [(a, b) for i, a in enumerate(blocks) for b in across[i if X2 is None and not alone else 0 :]]
 
     def fill(task: tuple[slice, slice]) -> float:

@@ -20,7 +20,8 @@ from widthwise.activations import Activation, require_derivatives, require_funct
 from widthwise.activations.closed_forms import MonomialForm, homogeneous
 from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput
-from widthwise.flow.kernels.kernel_flow import check_representable, kernel_flow
+from widthwise.flow.kernels.kernel_flow import kernel_flow
+from widthwise.flow.kernels.variances import check_representable
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
 from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
@@ -233,12 +234,14 @@ LARGEST_INTEGRATED = 1e24
 def check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) -> None:
     """Refuse kernels that tensors of order 1/n cannot be computed at."""
     reason = "tensors of order 1/n are products of up to four kernels"
-    check_representable("a kernel K", K, LARGEST_FOR_TENSORS, reason)
-    check_representable("a tangent kernel Theta", Theta, LARGEST_FOR_TENSORS, reason)
+    for layer, kernels in enumerate(zip(K, Theta, strict=True), 1):
+        for name, kernel in zip(("a kernel K", "a tangent kernel Theta"), kernels, strict=True):
+            check_representable(name, kernel, layer, LARGEST_FOR_TENSORS, reason)
     for sigma in net.activations:
         if homogeneous(sigma.closed) is None and not isinstance(sigma.closed, MonomialForm):
             reason = f"beyond it, {sigma.name} varies on a scale that is lost beside its inputs"
-            check_representable("a kernel K", K[:-1], LARGEST_INTEGRATED, reason)
+            for layer, kernel in enumerate(K[:-1], 1):
+                check_representable("a kernel K", kernel, layer, LARGEST_INTEGRATED, reason)
 
 
 def _check_kernels_at_kinks(net: Network, K: np.ndarray, carried: tuple[str, ...]) -> None:

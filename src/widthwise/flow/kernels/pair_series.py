@@ -1,0 +1,117 @@
+"""⟨σ^(p)_a σ^(p)_b⟩ for tiles of pairs by Hermite series, with quadrature for the pairs that no series reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from widthwise.devices import library
+from widthwise.flow.kernels.variances import InputTables
+from widthwise.gaussian.hermite import (
+    CUTS,
+    LONG_SERIES,
+    MOST_PLAIN,
+    SHORT_SERIES,
+    HermiteTable,
+    series_of_entries,
+    series_of_tables,
+)
+from widthwise.gaussian.pair import SERIES_TOLERANCE, generic_pair
+
+#: The share of a tile whose entries may be summed one by one.
+FEW_FAR = 0.05
+
+
+@dataclass
+class LayerSeries:
+    """Expectations between the inputs along the rows and those along the columns of a kernel."""
+
+    rows: InputTables
+    columns: InputTables
+    error: float = 0.0
+    routes: set[str] = field(default_factory=set)
+
+    def expectation(self, order: int, K_ab: Any, a: np.ndarray, b: np.ndarray) -> Any:
+        """⟨σ^(p)_a σ^(p)_b⟩ for the tile of inputs a × b, p = `order`.
+
+        When rows and columns are the same inputs, entries of an input with itself are left to the caller.
+        """
+        correlation = _correlation if K_ab.size <= MOST_PLAIN else _compiled_correlation
+        own = a[:, None] == b if self.rows is self.columns else np.zeros((1, 1), bool)
+        rho = correlation(K_ab, self.rows.K[a], self.columns.K[b], own)
+        on_device = not isinstance(K_ab, np.ndarray)
+        rho = rho if on_device else np.asarray(rho)
+        far, reach, terms = None, 0.0, 0
+        size = abs(rho)
+        largest = float(size.max())
+        for available in (SHORT_SERIES, LONG_SERIES):
+            f, g = self.rows.get(order, available)[a], self.columns.get(order, available)[b]
+            for terms in (cut for cut in CUTS if cut <= available):
+                reach = _reach(f, g, terms)
+                if largest <= reach:
+                    break
+                # a few entries that need more terms are better summed by themselves, where terms cost time
+                far = size > reach
+                if not on_device and np.count_nonzero(far) <= FEW_FAR * far.size:
+                    break
+            else:
+                continue
+            break
+        value: Any = series_of_tables(f, g, rho, terms)
+        self.routes.add("Hermite series")
+        if largest <= reach:
+            self.error = max(self.error, SERIES_TOLERANCE * (largest / reach) ** terms)
+            return value
+        self.error = max(self.error, SERIES_TOLERANCE)
+        i, j = np.nonzero(np.asarray(far))
+        found = self._far(order, a[i], b[j], np.asarray(rho[i, j]), np.asarray(K_ab[i, j]))
+        if on_device:
+            return value.at[i, j].set(found)
+        value[i, j] = found
+        return value
+
+    def _far(self, order: int, a: np.ndarray, b: np.ndarray, rho: np.ndarray, K_ab: np.ndarray) -> np.ndarray:
+        """Pairs (a, b): by as many terms as each needs, or by quadrature where no number is enough."""
+        value, left, size = np.zeros(len(rho)), np.arange(len(rho)), np.abs(rho)
+        for available in (SHORT_SERIES, LONG_SERIES):
+            f, g = self.rows.get(order, available), self.columns.get(order, available)
+            scale = np.sqrt(f.norm[a] * g.norm[b])
+            for terms in (cut for cut in CUTS if cut <= available):
+                if not len(left):
+                    return value
+                bound = size[left] ** terms * f.tails[terms][a[left]] * g.tails[terms][b[left]]
+                enough = bound <= SERIES_TOLERANCE * scale[left]
+                near, left = left[enough], left[~enough]
+                value[near] = series_of_entries(f[a[near]], g[b[near]], rho[near], terms)
+        refined = generic_pair(
+            self.rows.activation, order, order, self.rows.K[a[left]], K_ab[left], self.columns.K[b[left]]
+        )
+        value[left] = refined.value
+        if len(left):
+            self.routes.update(refined.route.split(" and "))
+            self.error = max(self.error, float(np.max(refined.error / np.maximum(scale[left], 1e-300))))
+        return value
+
+
+def _reach(f: HermiteTable, g: HermiteTable, terms: int) -> float:
+    """The largest |ρ| at which so many terms keep the tolerance, for all inputs of the two tables."""
+    # a function that is zero has no terms to leave out
+    least = [np.min(table.norm, where=table.norm > 0.0, initial=np.inf) for table in (f, g)]
+    left = f.tails[terms].max() * g.tails[terms].max()
+    if not np.all(np.isfinite(least)) or left == 0.0:
+        return 1.0
+    return float((SERIES_TOLERANCE * np.sqrt(least[0]) * np.sqrt(least[1]) / left) ** (1.0 / terms))
+
+
+def _correlation(K_ab, K_aa, K_bb, own):
+    """ρ, and zero between an input and itself."""
+    xp = library(K_ab)
+    root = xp.sqrt(K_aa)[:, None] * xp.sqrt(K_bb)[None, :]
+    rho = xp.where((root > 0.0) & ~own, K_ab / xp.where(root > 0.0, root, 1.0), 0.0)
+    return xp.clip(rho, -1.0, 1.0)
+
+
+_compiled_correlation = jax.jit(_correlation)
