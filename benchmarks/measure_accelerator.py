@@ -65,8 +65,8 @@ def work(function: Any, *arguments: Any) -> tuple[float, float]:
     # only the processor's compiler counts operations before optimisation; the two static settings come first
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), float), arguments[2:])
     with jax.default_device(jax.devices("cpu")[0]):
-        lowered = function.lower(*arguments[:2], *shapes)
-    operations = lowered.cost_analysis()["flops"]
+        lowered = jax.jit(function.__wrapped__, static_argnums=1).lower(*arguments[:2], *shapes)
+    operations = (lowered.cost_analysis() or {})["flops"]
     # settings that are compiled in are no arrays
     moved = jax.tree.leaves((arguments[2:], lowered.out_info))
     return operations, sum(8.0 * np.prod(np.shape(leaf)) for leaf in moved)
@@ -83,8 +83,8 @@ def measured(kind: str, width: int, batch: int, peak: tuple[float, float]) -> li
         return None
     indices, inputs = jnp.arange(batch), jnp.asarray(X)
     layers, signs, there = *draw_batch(net, 1, 0, indices), on_device(net)
-    given = (there, names, layers, signs, inputs, ref) if names else (there, kernels, layers, inputs)
-    observe = observe_drawn if names else observe_kernels
+    given: Any = (there, names, layers, signs, inputs, ref) if names else (there, kernels, layers, inputs)
+    observe: Any = observe_drawn if names else observe_kernels
     operations, moved = work(observe, *given)
 
     def once():

@@ -1,10 +1,11 @@
 """G1, H1, V, D and A of residual networks, sampled with controls that leave a fraction of the noise.
 
-Given layer l, the rows of W σ + b are exactly Gaussian with the kernel Ĝ of that network. The same normal numbers with the
-kernel G of infinite width give a second network z̃ of independent neurons. What its averages over neurons add to K̂ and Θ̂ to
-first order, L_K and L_Θ, is subtracted: its mean is zero exactly, and E[L L] is the covariance of one neuron's history,
-found from many independent neurons without any rule of order 1/n. Whatever the coefficients of L are, nothing is biased.
-Rows of the last layer are averaged over exactly, by the whole Jacobian between hidden layers. It runs on a bare machine.
+Given layer l, the rows of W σ + b are exactly Gaussian with the kernel Ĝ of that network. The same normal numbers with
+the kernel G of infinite width give a second network z̃ of independent neurons. What its averages over neurons add to K̂
+and Θ̂ to first order, L_K and L_Θ, is subtracted: its mean is zero exactly, and E[L L] is the covariance of one neuron's
+history, found from many independent neurons without any rule of order 1/n. Whatever the coefficients of L are, nothing
+is biased. Rows of the last layer are averaged over exactly, by the whole Jacobian between hidden layers. It runs on a
+bare machine.
 
     python benchmarks/residual_controlled.py --seconds 20 --widths 64 128 256
 """
@@ -82,7 +83,7 @@ def through(step: Step, sigma, z, K_part, Theta_part):
 
 
 def neuron_history(sigma, steps: list[Step], normal):
-    """L_K and L_Θ of the output for independent neurons: z of layer 1, then normal numbers (layers, neurons, inputs)."""
+    """L_K and L_Θ of the output for independent neurons: z of layer 1, then normal numbers, of each layer."""
     z = normal[0]
     K_part = Theta_part = jnp.zeros((*z.shape, z.shape[-1]))
     for step, fresh in zip(steps, (*normal[1:], None), strict=True):
@@ -215,8 +216,9 @@ def main() -> None:
             target, local = (flow.tensors[name][0] for flow in flows)
             scale = np.abs(target).max()
             off = " ".join(f"{np.abs(one[0][name] - target).max() / scale:.3f}" for one in found)
+            pull = np.abs((value - target) / error).max()
             print(
-                f"   {name:<2} worst pull {np.abs((value - target) / error).max():.2f}  error {error.mean() / scale:.4f}"
+                f"   {name:<2} worst pull {pull:.2f}  error {error.mean() / scale:.4f}"
                 f"  off by {off}  {WRONG:.0%} too much {np.abs((value - (1 + WRONG) * target) / error).max():.1f}"
                 f"  without memory {np.abs((value - local) / error).max():.1f}",
                 flush=True,

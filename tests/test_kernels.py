@@ -1,5 +1,6 @@
 """Infinite-width kernels: references, laws and limits."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -177,3 +178,59 @@ def test_a_warning_says_when_accuracy_is_not_reached():
     with pytest.warns(ww.errors.AccuracyWarning, match="estimated relative error"):
         ds = ww.theory(net, [[1.0, 0.0], [1.0, 0.15]])
     assert ds.attrs["numerical_error"] > 1e-9
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """The route of an accelerator, on a processor."""
+    for module in ("devices", "flow.kernels.kernel_flow", "experiments.programme", "readers.kernel_solvers"):
+        monkeypatch.setattr(f"widthwise.{module}.on_accelerator", lambda: True)
+    monkeypatch.setattr(infinite, "SIDES", {"gpu": (8, 16)})
+    monkeypatch.setattr(infinite, "MANY_INPUTS", {"gpu": 16})
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "tanh", ["relu", "tanh"]])
+def test_an_accelerator_gives_the_same_kernels_on_the_host_or_left_there(activation, device, request):
+    net = ww.MLP([3, 16, 16, 1], activation, C_b=0.1, C_W=1.5)
+    X = np.random.default_rng(4).normal(size=(37, 3))
+    X[7], X[9] = X[2], -3.0 * X[3]
+    expected, cross = kernel_flow(net, X), kernel_flow(net, X[:5], X)
+    request.getfixturevalue("accelerator")
+    found, part = kernel_flow(net, X, device=device), kernel_flow(net, X[:5], X, last_only=True, device=device)
+    for one, other in ((found.K, expected.K), (found.Theta, expected.Theta), (part.K, cross.K[-1:])):
+        assert isinstance(one, jax.Array) == device
+        assert np.abs(np.asarray(one) - other).max() < 1e-12 * np.abs(other).max()
+
+
+def test_an_accelerator_sums_networks_where_it_observes_them(request):
+    net, X = ww.MLP([3, 8, 8, 1], "tanh", C_W=1.5), np.random.default_rng(5).normal(size=(2, 3))
+    expected = ww.measure(net, X, networks=90, statistics=["K", "V", "H1"], seed=3)
+    request.getfixturevalue("accelerator")
+    found = ww.measure(net, X, networks=90, statistics=["K", "V", "H1"], seed=3, batch=32)
+    for name in expected:
+        scale = np.abs(expected[name]).max()
+        assert np.abs(found[name] - expected[name]).max() < 1e-9 * scale, name
+
+
+def test_an_accelerator_solves_without_bringing_the_kernel_to_the_host(request):
+    X = np.random.default_rng(6).normal(size=(40, 3))
+    y = np.sin(X[:, :1])
+    models = [ww.NNGPRegressor(activation="erf", noise=0.1, solver=solver) for solver in ("cholesky", "cg")]
+    expected = [model.fit(X, y).predict(X[:7], return_std=True) for model in models]
+    request.getfixturevalue("accelerator")
+    for model, (mean, std) in zip(models, expected, strict=True):
+        again = model.fit(X, y)
+        assert np.allclose(again.predict(X[:7], return_std=True), (mean, std), rtol=1e-6)
+    assert isinstance(models[0]._solver.process.factor, jax.Array)
+    with pytest.raises(ww.errors.SingularKernel, match="rows 0 and 1 that coincide"):
+        ww.NNGPRegressor(noise=0.0, solver="cholesky").fit(X[[0, 0, 1]], y[[0, 0, 1]])
+
+
+def test_kernels_left_on_the_device_are_arrays_of_jax():
+    X = np.random.default_rng(7).normal(size=(5, 3))
+    there, here = (ww.theory(deep("relu"), X, device=device) for device in (True, False))
+    assert isinstance(there["K"].data, jax.Array)
+    assert np.allclose(there["Theta"], here["Theta"], rtol=1e-13)
+    with pytest.raises(ww.errors.InvalidInput, match="device: got True with order=1; expected True or False"):
+        ww.theory(deep("tanh"), X, order=1, device=True)

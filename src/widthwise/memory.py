@@ -48,11 +48,16 @@ def require_memory(needed: int, what: str, remedy: str | Callable[[int], str]) -
         raise TooLarge("memory", got, expected, remedy if isinstance(remedy, str) else remedy(limit))
 
 
-def require_device_memory(needed: int, what: str) -> None:
-    """The same for memory of the device that jax computes on; where it does not tell, nothing is refused."""
+def device_bytes() -> int | None:
+    """Memory that can still be taken on the device that jax computes on; None where it does not tell."""
     stats = jax.devices()[0].memory_stats() or {}
-    limit = stats.get("bytes_limit", needed) - stats.get("bytes_in_use", 0)
-    if needed > limit:
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0) if "bytes_limit" in stats else None
+
+
+def require_device_memory(needed: int, what: str) -> None:
+    """`require_memory` for the device that jax computes on."""
+    limit = device_bytes()
+    if limit is not None and needed > limit:
         got, expected = (
             f"{what}, which needs {readable(needed)}",
             f"at most {readable(limit)}, what the device has left",

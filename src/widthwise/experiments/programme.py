@@ -7,14 +7,13 @@ in one place in one order. Added up by index they are the same numbers from any 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.devices import by_device, power_of_two
+from widthwise.devices import by_device, on_accelerator, power_of_two
 from widthwise.errors import TooLarge
 from widthwise.experiments.checkpoints import activation_digest, digest
 from widthwise.experiments.estimators import draw_batch, observe_drawn
@@ -124,34 +123,37 @@ class Programme:
 
     def __call__(self, chunk: Chunk) -> Sums:
         """The sums of one chunk. A network with a number that is not finite is left out of all but its count."""
-        part = self.parts[chunk.part]
+        part, on_device = self.parts[chunk.part], on_accelerator()
         tally, wrong = Tally(part.net.n), []
         for start in range(chunk.start, chunk.stop, self.batch):
             # the last batch is filled up, so that one compiled program serves all
             indices = np.arange(start, start + self.batch)
             seen = _observe(part, self.X, indices)
-            finite = finite_networks(seen)
-            used = finite & (indices < chunk.stop)
-            wrong.append(indices[~finite & (indices < chunk.stop)])
-            kernels, tensors, controls = jax.tree.map(lambda value, used=used: value[used], seen)
-            tally.add(indices[used], tensors, controls, plain=kernels)
-        lost = np.concatenate(wrong)
-        return tally.sums | went_wrong("nonfinite", lost, np.ones(len(lost), bool))
+            seen = seen if on_device else jax.tree.map(np.asarray, seen)
+            finite, counted = finite_networks(seen), indices < chunk.stop
+            kernels, tensors, controls = seen
+            if on_device:  # networks are summed where they are observed
+                tally.add_on_device(indices, finite & counted, tensors, controls, kernels)
+            else:
+                some = jax.tree.map(lambda value, used=finite & counted: value[used], (tensors, controls, kernels))
+                tally.add(indices[finite & counted], *some)
+            wrong.append((indices, finite, counted))
+        lost = np.concatenate([indices[~np.asarray(finite) & counted] for indices, finite, counted in wrong])
+        return jax.tree.map(np.asarray, tally.sums) | went_wrong("nonfinite", lost, np.ones(len(lost), bool))
 
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):
-    """Kernels, tensors and controls of networks, as numpy arrays with the networks first."""
+    """Kernels, tensors and controls of networks, with the networks first."""
     layers, signs = draw_batch(part.net, 1 if part.tensors else 0, part.seed, indices, part.initialisation)
     inputs = jnp.asarray(X)
     net = on_device(part.net)
     kernels = observe_kernels(net, part.kernels, layers, inputs) if part.kernels else {}
-    tensors, controls = {}, np.zeros((len(indices), 0))
+    tensors, controls = {}, jnp.zeros((len(indices), 0))
     if part.tensors:
         assert part.reference is not None
         gaussian = is_gaussian(part.initialisation)
         tensors, controls = observe_drawn(net, part.tensors, layers, signs, inputs, part.reference, gaussian=gaussian)
-    as_numpy = partial(jax.tree.map, np.asarray)
-    return as_numpy(kernels), as_numpy(tensors), np.asarray(controls)
+    return kernels, tensors, controls
 
 
 @quickly_compiled(static_argnums=(1,))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from widthwise.devices import library
 from widthwise.errors import InvalidInput
 from widthwise.experiments.estimators import connected
 
@@ -101,14 +104,15 @@ def went_wrong(name: str, indices: np.ndarray, wrong: np.ndarray) -> Sums:
 _SQUARED_IS_FINITE = 1e150
 
 
-def finite_networks(seen: Any) -> np.ndarray:
+def finite_networks(seen: Any) -> Any:
     """Which networks have finite numbers only, and finite squares, in arrays with the networks first.
 
     >>> finite_networks({"K": np.array([[1.0, np.inf], [2.0, 3.0]]), "z": np.zeros(2)}).tolist()
     [False, True]
     """
-    flat = [np.abs(rows.reshape(len(rows), -1)) for rows in jax.tree.leaves(seen)]
-    return np.all([(rows < _SQUARED_IS_FINITE).all(axis=1) for rows in flat], axis=0)
+    xp = library(*jax.tree.leaves(seen))
+    flat = [abs(rows.reshape(len(rows), -1)) for rows in jax.tree.leaves(seen)]
+    return xp.all(xp.stack([(rows < _SQUARED_IS_FINITE).all(axis=1) for rows in flat]), axis=0)
 
 
 class Estimate(NamedTuple):
@@ -171,6 +175,11 @@ class Tally:
         for name, values in products.items():
             self.sums[name] = self.sums.get(name, 0.0) + contract(controls, flat(values, len(blocks)))
 
+    def add_on_device(self, indices: Any, used: Any, tensors, controls, plain) -> None:
+        """`add` for arrays of jax, of the networks that are `used`; sums stay on the device until they are read."""
+        more = _device_sums(self.blocks, indices, used, tensors, controls, plain)
+        self.sums = more if not self.sums else jax.tree.map(jnp.add, self.sums, more)
+
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally of the same observations."""
         if (self.n, self.blocks) != (other.n, other.blocks):
@@ -184,6 +193,22 @@ class Tally:
     def replicates(self) -> dict[str, np.ndarray]:
         """`mean_replicates`, with the products of means taken off V, D and A."""
         return connected(mean_replicates(self.sums), self.n)
+
+
+@partial(jax.jit, static_argnums=0)
+def _device_sums(blocks: int, indices, used, tensors, controls, plain) -> dict[str, Any]:
+    """What `Tally.add` adds to its sums."""
+    member = (indices[:, None] % blocks == jnp.arange(blocks)) & used[:, None]
+    member = member.astype(controls.dtype)
+
+    def flat(values):
+        return jnp.where(used[:, None], values.reshape(len(used), -1), 0.0)
+
+    controls, values = flat(controls), {name: flat(value) for name, value in {**tensors, **plain}.items()}
+    shapes = {name: value.shape[1:] for name, value in {**tensors, **plain}.items()}
+    found = {"counts": member.sum(axis=0), "controls": member.T @ controls, "squares": controls.T @ controls}
+    found |= {f"sum:{name}": (member.T @ value).reshape(blocks, *shapes[name]) for name, value in values.items()}
+    return found | {f"product:{name}": controls.T @ values[name] for name in tensors}
 
 
 def mean_replicates(sums: Sums) -> dict[str, np.ndarray]:

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
+from widthwise.devices import library
 from widthwise.errors import SingularKernel, UnstableLearningRate
 from widthwise.network import GradientDescent, GradientFlow, NewtonStep
 
@@ -133,21 +136,33 @@ class GaussianProcess:
     `K` is (train, train), `noise` the variance of the observation noise, `X` the training inputs (for messages).
     """
 
-    factor: np.ndarray
+    factor: Any
 
     @classmethod
-    def condition(cls, K: np.ndarray, noise: float, X: np.ndarray) -> GaussianProcess:
+    def condition(cls, K: Any, noise: float, X: np.ndarray) -> GaussianProcess:
+        """A kernel of numpy, or one of jax, which is factorised where it is."""
+        diagonal = library(K).arange(len(K))
         try:
-            factor = linalg.cholesky(K + noise * np.eye(len(K)), lower=True)
+            if isinstance(K, np.ndarray):
+                noisy = K.copy()
+                noisy[diagonal, diagonal] += noise
+                factor = linalg.cholesky(noisy, lower=True, overwrite_a=True)
+            else:
+                factor = jnp.linalg.cholesky(K.at[diagonal, diagonal].add(noise))
         except linalg.LinAlgError:
             raise refuse_singular(K, X, "K", "set noise > 0") from None
-        diagonal = np.diag(factor)
-        if (diagonal.min() / diagonal.max()) ** 2 < SINGULAR or (noise == 0.0 and coinciding_rows(X)):
-            raise refuse_singular(K, X, "K", "set noise > 0")
+        size = np.asarray(factor.diagonal())
+        # where jax finds no factor, it gives NaN
+        if not (size.min() / size.max()) ** 2 >= SINGULAR or (noise == 0.0 and coinciding_rows(X)):
+            raise refuse_singular(np.asarray(K), X, "K", "set noise > 0")
         return cls(factor)
 
+    @property
+    def _linalg(self) -> Any:
+        return linalg if isinstance(self.factor, np.ndarray) else jax.scipy.linalg
+
     def solve(self, right: np.ndarray) -> np.ndarray:
-        return linalg.cho_solve((self.factor, True), right)
+        return np.asarray(self._linalg.cho_solve((self.factor, True), right))
 
     def mean(self, K_cross: np.ndarray, y: np.ndarray) -> np.ndarray:
         """K_xA (K_AA + noise)⁻¹ y, shape (test, outputs)."""
@@ -155,14 +170,14 @@ class GaussianProcess:
 
     def covariance(self, K_test: np.ndarray, K_cross: np.ndarray) -> np.ndarray:
         """K_xx − K_xA (K_AA + noise)⁻¹ K_Ax."""
-        half = linalg.solve_triangular(self.factor, K_cross.T, lower=True)
+        half = np.asarray(self._linalg.solve_triangular(self.factor, K_cross.T, lower=True))
         return K_test - half.T @ half
 
     def log_evidence(self, y: np.ndarray) -> float:
         """log p(y) summed over outputs, which are independent at infinite width."""
         points, outputs = y.shape
-        half = linalg.solve_triangular(self.factor, y, lower=True)
-        log_determinant = 2.0 * np.sum(np.log(np.diag(self.factor)))
+        half = np.asarray(self._linalg.solve_triangular(self.factor, y, lower=True))
+        log_determinant = 2.0 * np.sum(np.log(np.asarray(self.factor.diagonal())))
         return float(-0.5 * np.sum(half**2) - 0.5 * outputs * (log_determinant + points * math.log(2 * math.pi)))
 
 

@@ -22,18 +22,21 @@ from typing import Any
 import numpy as np
 from scipy import linalg, optimize
 
+from widthwise.devices import by_device, on_accelerator
 from widthwise.errors import AccuracyWarning, UnknownName
 from widthwise.flow.kernels.variances import diagonal_flow
 from widthwise.flow.tensors.pair_flow import output_kernels, pair_flow
 from widthwise.inference.infinite_width import GaussianProcess
-from widthwise.memory import available_bytes, require_memory
+from widthwise.memory import available_bytes, device_bytes, require_device_memory, require_memory
 from widthwise.network import MLP, PER_LAYER
 from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.tensors import SHIFTS
 
 #: Rows of a kernel that conjugate gradients hold at once.
-KERNEL_ROWS = 384
+KERNEL_ROWS = {"cpu": 384, "gpu": 4096}
 RANK = 300
+#: Kernel and factor in float64.
+CHOLESKY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ class Kernel:
     name: str
     kernel: str = "infinite"
 
-    def __call__(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
-        """(inputs, inputs')."""
-        K, Theta, _ = output_kernels(self.net, X, X2, kernel=self.kernel, with_theta=self.name == "Theta")
+    def __call__(self, X: np.ndarray, X2: np.ndarray | None = None, *, device: bool = False) -> Any:
+        """(inputs, inputs'), as an array of numpy; with `device` one of jax, where that computes."""
+        names = {"kernel": self.kernel, "with_theta": self.name == "Theta", "device": device}
+        K, Theta, _ = output_kernels(self.net, X, X2, **names)
         return K if self.name == "K" else Theta
 
     def diagonal(self, X: np.ndarray) -> np.ndarray:
@@ -60,12 +64,16 @@ class Kernel:
         return found + more.entries[shift]["xx"][0] / self.net.n
 
     def times(self, X: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """Kernel on X times vectors (inputs, columns), block by block."""
-        return in_blocks(lambda rows: self(rows, X) @ vectors, X)
+        """Kernel on X times vectors (inputs, columns), block by block; on an accelerator no block leaves it."""
+        device = on_accelerator() and self.kernel == "infinite"
+        return in_blocks(lambda rows: np.asarray(self(rows, X, device=device) @ vectors), X)
 
 
-def in_blocks(function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int = KERNEL_ROWS) -> np.ndarray:
+def in_blocks(
+    function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int | None = None
+) -> np.ndarray:  # fmt: skip
     """A function of inputs, whose results are put together again, at so many of them at a time."""
+    size = size or by_device(KERNEL_ROWS)
     return np.concatenate([function(X[start : start + size]) for start in range(0, len(X), size)])
 
 
@@ -75,8 +83,11 @@ class Exact:
     name, iterations = "cholesky", 0
 
     def __init__(self, kernel: Kernel, X: np.ndarray, ridge: float):
-        require_memory(16 * len(X) ** 2, f"Cholesky on {len(X)} inputs", "Use solver='cg'.")
-        self.process = GaussianProcess.condition(kernel(X), ridge, X)
+        if on_accelerator():
+            require_device_memory(CHOLESKY_BYTES * len(X) ** 2, f"Cholesky on {len(X)} inputs")
+        else:
+            require_memory(CHOLESKY_BYTES * len(X) ** 2, f"Cholesky on {len(X)} inputs", "Use solver='cg'.")
+        self.process = GaussianProcess.condition(kernel(X, device=on_accelerator()), ridge, X)
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         return self.process.solve(right)
@@ -88,9 +99,8 @@ class Iterative:
     name, process = "cg", None
 
     def __init__(self, kernel: Kernel, X: np.ndarray, ridge: float, tolerance: float, seed: int):
-        require_memory(
-            8 * len(X) * 2 * (RANK + KERNEL_ROWS), f"conjugate gradients on {len(X)} inputs", "Take fewer inputs."
-        )
+        held = 16 * (RANK + by_device(KERNEL_ROWS)) * len(X)
+        require_memory(held, f"conjugate gradients on {len(X)} inputs", "Take fewer inputs.")
         self.kernel, self.X, self.ridge, self.tolerance = kernel, X, ridge, tolerance
         self.preconditioner = nystrom(kernel, X, ridge, seed)
         self.iterations, self.residual = 0, 0.0
@@ -126,7 +136,8 @@ def make_solver(
         raise UnknownName.of("solver", solver, ("auto", "cholesky", "cg"))
     tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if solver == "auto":
-        solver = "cholesky" if 16 * len(X) ** 2 < max(1 << 26, available_bytes() // 2) else "cg"
+        free = (device_bytes() if on_accelerator() else None) or available_bytes()
+        solver = "cholesky" if CHOLESKY_BYTES * len(X) ** 2 < max(1 << 26, free // 2) else "cg"
     return Exact(kernel, X, ridge) if solver == "cholesky" else Iterative(kernel, X, ridge, tolerance, seed)
 
 

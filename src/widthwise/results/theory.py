@@ -53,6 +53,7 @@ def theory(
     inputs: str = "all",
     tolerance: float = 1e-9,
     dtype: str = "float64",
+    device: bool = False,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """The network's kernels, and its corrections of order 1/width, on given inputs (theory §2 to §5).
@@ -77,6 +78,8 @@ def theory(
         which G1 and H1 alone cost N² in any case.
     tolerance : relative accuracy of the four-point expectations of order=1, from 1e-13 to 0.01.
     dtype : "float64", or "float32" for half the memory and about six digits.
+    device : leave K and Theta of order=0 as arrays of jax where it computes, which on an accelerator saves the way to
+        the host; solve with them there (`jax.scipy.linalg`).
     progress : draw a progress bar after two seconds; by default when standard error is a terminal.
 
     Returns
@@ -105,6 +108,8 @@ def theory(
         if not is_one_of(value, known):
             raise UnknownName.of(argument, value, known)
     X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
+    if not isinstance(device, bool) or (device and order == 1):
+        raise InvalidInput("device", f"{device!r} with order={order}", "True or False, with order=0")
     accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
     remedy = "Leave it at its default of 1e-9 unless time matters."
     tolerance = check_real("tolerance", tolerance, accuracy, remedy, least=_FINEST, largest=1e-2)
@@ -121,13 +126,15 @@ def theory(
     if order == 1 and X2 is not None and not set(names) <= set(KERNELS):
         raise InvalidInput("X2", "an array with order=1", "None", "Stack X and X2: tensors need all inputs together.")
     if set(names) <= set(KERNELS):
-        flow, level = _infinite(net, X, X2, names, layers, number, progress), NOTABLE_ERROR
+        flow, level = _infinite(net, X, X2, names, layers, number, device, progress), NOTABLE_ERROR
         corrections = {}
     else:
         flow = _to_order_one(net, X, names, layers, number, tolerance, progress)
         level, corrections = max(10.0 * tolerance, NOTABLE_ERROR), flow.tensors
     details = _details(flow, order, number, missing, level)
-    found = {name: getattr(flow, name).astype(number, copy=False) for name in names if name in KERNELS} | corrections
+    found = {name: getattr(flow, name) for name in names if name in KERNELS}
+    found = {name: kernel if device else kernel.astype(number, copy=False) for name, kernel in found.items()}
+    found |= corrections
     variables = {name: (("layer", *dimensions(name)), found[name]) for name in names}
     return label(variables, net, layer_coordinate(flow.layers), **details)
 
@@ -289,7 +296,9 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     return ds
 
 
-def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, bar: bool | None):
+def _infinite(
+    net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, device: bool, bar: bool | None
+):  # fmt: skip
     X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
     entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
     options = {
@@ -299,14 +308,15 @@ def _infinite(net: Network, X, X2, names: tuple[str, ...], layers: str, number: 
         "fewer inputs, or X2= for one rectangle at a time": True,
     }
     require_memory(
-        entries[0] * entries[1] * len(names) * kept * number.itemsize,
+        entries[0] * entries[1] * len(names) * kept * number.itemsize * (not device),
         f"{entries[0]} × {entries[1]} entries, {len(names)} kernels, {kept} layers in {number}",
         "Use " + ", ".join(text for text, helps in options.items() if helps) + ".",
     )
     with DelayedProgress("kernels", bar) as progress:
         return kernel_flow(
-            net, X, X2, with_theta="Theta" in names, last_only=layers == "last", dtype=number, progress=progress
-        )
+            net, X, X2, with_theta="Theta" in names, last_only=layers == "last", dtype=number, progress=progress,
+            device=device,
+        )  # fmt: skip
 
 
 def _warn_of_narrow_layers(net: Network) -> None:

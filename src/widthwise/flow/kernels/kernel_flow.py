@@ -201,7 +201,7 @@ def _small_square(net: Network, X: np.ndarray, with_theta: bool, last_only: bool
             found.append((K, Theta)[: 1 + with_theta])
     kept = found[-1:] if last_only else found
     # kernels that are too large once stay so, or are not numbers
-    if not all(-LARGEST_KERNEL <= one.min() and one.max() <= LARGEST_KERNEL for some in kept for one in some):
+    if not all(one.min() >= -LARGEST_KERNEL and one.max() <= LARGEST_KERNEL for some in kept for one in some):
         return None
     K, *Thetas = (np.stack(column).astype(dtype, copy=False) for column in zip(*kept, strict=True))
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))

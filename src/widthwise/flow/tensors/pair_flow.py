@@ -407,14 +407,17 @@ def pair_flow(
 
 
 def output_kernels(
-    net: Network, X: np.ndarray, X2: np.ndarray | None = None, *, kernel: str = "infinite", with_theta: bool = True
-) -> tuple[np.ndarray, Any, float]:
+    net: Network, X: np.ndarray, X2: np.ndarray | None = None, *, kernel: str = "infinite", with_theta: bool = True,
+    device: bool = False,
+) -> tuple[Any, Any, float]:  # fmt: skip
     """K, Θ and the error at the output, between the rows of X, or those and X2's; Θ is None if it is not wanted.
+
+    With `device` those of infinite width are left where jax computes.
 
     `kernel` "infinite" is infinite width, "mean" the mean over networks to order 1/n: K + G1/n and Θ + H1/n.
     """
     if kernel == "infinite":
-        flow = kernel_flow(net, X, X2, with_theta=with_theta, last_only=True)
+        flow = kernel_flow(net, X, X2, with_theta=with_theta, last_only=True, device=device)
         return flow.K[0], flow.Theta[0] if with_theta else None, flow.error
     net = simplified(net)
     names = list(SHIFTS.items())[: 1 + with_theta]
