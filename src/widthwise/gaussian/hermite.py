@@ -9,7 +9,7 @@ costs nothing. The coefficients belong to one input, so N inputs need N of them 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import sqrt
 from typing import Any
 
@@ -98,7 +98,7 @@ def series(f, g, rho):
     return jax.lax.scan(body, jnp.zeros_like(rho), tuple(blocks))[0]
 
 
-def _terms_there(f: HermiteTable, g: HermiteTable, terms: int) -> slice:
+def terms_there(f: HermiteTable, g: HermiteTable, terms: int) -> slice:
     """Terms below a number of them, without those that vanish because both functions are even, or both odd."""
     both = f.parity == g.parity != 2 and terms > FUSED_TERMS
     return slice(f.parity, terms, 2) if both else slice(0, terms)
@@ -106,7 +106,7 @@ def _terms_there(f: HermiteTable, g: HermiteTable, terms: int) -> slice:
 
 def series_of_tables(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: int) -> np.ndarray:
     """Σ_k f_k g_k ρ^k between all rows of two tables, with correlations (rows of f, rows of g)."""
-    some = _terms_there(f, g, terms)
+    some = terms_there(f, g, terms)
     F, G = f.coefficients[:, some].T[:, :, None], g.coefficients[:, some].T[:, None, :]
     value = summed_series(F, G, rho if some.step is None else rho * rho)
     return value * rho if some.start else value
@@ -114,9 +114,17 @@ def series_of_tables(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: i
 
 def series_of_entries(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: int) -> np.ndarray:
     """The same row by row, of any number of rows."""
-    some = _terms_there(f, g, terms)
+    some = terms_there(f, g, terms)
     value = _plain_series(f.coefficients[:, some].T, g.coefficients[:, some].T, rho if some.step is None else rho * rho)
     return value * rho if some.start else value
+
+
+@partial(jax.jit, static_argnames=("first", "step", "terms"))
+def series_on_device(f, g, a, b, rho, *, first: int, step: int, terms: int):
+    """`series_of_tables` of the rows a and b of coefficients that are where jax computes."""
+    F, G = (table[rows, first:terms:step].T for table, rows in ((f, a), (g, b)))
+    value = series(F[:, :, None], G[:, None, :], rho**step)
+    return value * rho if first else value
 
 
 def summed_series(F: np.ndarray, G: np.ndarray, rho: np.ndarray) -> np.ndarray:

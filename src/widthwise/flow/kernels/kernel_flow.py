@@ -255,12 +255,20 @@ def _side(count: int) -> int:
     return next((side for side in sides if side >= count), sides[-2])
 
 
+def _gram(X, others, a: np.ndarray, b: np.ndarray) -> Any:
+    """x·x' of some rows, in full precision on an accelerator too."""
+    if isinstance(X, np.ndarray):
+        return X[a] @ others[b].T
+    return jnp.matmul(X[a], others[b].T, precision="highest")
+
+
 class _Tiles:
     """Tiles of pairs that flow through all layers, inputs a along the rows, b along the columns."""
 
     def __init__(self, net: Network, X, others, rows: Diagonal, columns: Diagonal, with_theta: bool, dtype: Any):
         self.net, self.rows, self.columns, self.with_theta, self.dtype = net, rows, columns, with_theta, dtype
-        self.X, self.others = X, others
+        place = jnp.asarray if on_accelerator() else np.asarray
+        self.X, self.others = place(X), place(others)
         self.read = [_read_by(block) for block in net.blocks]
         self.closed = [all(sigma.closed is not None for sigma in read) for read in self.read]
         stated = all(_stated(sigma) for read in self.read for sigma in read if sigma.closed is not None)
@@ -287,8 +295,7 @@ class _Tiles:
         """K and Θ of a tile behind one layer after the other."""
         exact = all(self.closed)
         number = self.dtype if exact else np.float64
-        K = (self.X[a.inputs] @ self.others[b.inputs].T) / self.net.widths[0]
-        K = jnp.asarray(K, number) if on_accelerator() else K.astype(number, copy=False)
+        K = (_gram(self.X, self.others, a.inputs, b.inputs) / self.net.widths[0]).astype(number)
         Theta, position = 0.0 * K, 0
         for block, closed in zip(_blocks_of(self.net, number, not exact or self.plain), self.closed, strict=True):
             places = range(position, position + len(block))
@@ -372,7 +379,7 @@ class _OnDevice(_OnHost):
     def put_diagonal(self, diagonals: Sequence[np.ndarray]) -> None:
         index = np.arange(self.arrays[0].shape[-1])
         both = zip(self.arrays, diagonals, strict=False)
-        self.arrays = [target.at[:, index, index].set(diagonal) for target, diagonal in both]
+        self.arrays = [target.at[:, index, index].set(diagonal.astype(target.dtype)) for target, diagonal in both]
 
 
 @partial(jax.jit, donate_argnums=0)

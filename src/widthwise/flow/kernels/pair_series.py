@@ -18,6 +18,8 @@ from widthwise.gaussian.hermite import (
     HermiteTable,
     series_of_entries,
     series_of_tables,
+    series_on_device,
+    terms_there,
 )
 from widthwise.gaussian.pair import SERIES_TOLERANCE, generic_pair
 
@@ -39,39 +41,39 @@ class LayerSeries:
 
         When rows and columns are the same inputs, entries of an input with itself are left to the caller.
         """
-        correlation = _correlation if K_ab.size <= MOST_PLAIN else _compiled_correlation
-        own = a[:, None] == b if self.rows is self.columns else np.zeros((1, 1), bool)
-        rho = correlation(K_ab, self.rows.K[a], self.columns.K[b], own)
         on_device = not isinstance(K_ab, np.ndarray)
+        correlation = _compiled_correlation if on_device or K_ab.size > MOST_PLAIN else _correlation
+        # numbers of inputs that are never the same where rows and columns are different ones
+        names = a, b if self.rows is self.columns else -1 - b
+        rho = correlation(K_ab, self.rows.K[a], self.columns.K[b], *names)
         rho = rho if on_device else np.asarray(rho)
-        far, reach, terms = None, 0.0, 0
         size = abs(rho)
-        largest = float(size.max())
+        largest, few, reach, terms = float(size.max()), FEW_FAR * rho.size, 0.0, 0
         for available in (SHORT_SERIES, LONG_SERIES):
             f, g = self.rows.get(order, available)[a], self.columns.get(order, available)[b]
             for terms in (cut for cut in CUTS if cut <= available):
                 reach = _reach(f, g, terms)
-                if largest <= reach:
-                    break
                 # a few entries that need more terms are better summed by themselves, where terms cost time
-                far = size > reach
-                if not on_device and np.count_nonzero(far) <= FEW_FAR * far.size:
+                if largest <= reach or (not on_device and np.count_nonzero(size > reach) <= few):
                     break
             else:
                 continue
             break
-        value: Any = series_of_tables(f, g, rho, terms)
+        value: Any = self._on_device(order, f, g, rho, a, b, terms) if on_device else series_of_tables(f, g, rho, terms)
         self.routes.add("Hermite series")
-        if largest <= reach:
-            self.error = max(self.error, SERIES_TOLERANCE * (largest / reach) ** terms)
-            return value
-        self.error = max(self.error, SERIES_TOLERANCE)
-        i, j = np.nonzero(np.asarray(far))
-        found = self._far(order, a[i], b[j], np.asarray(rho[i, j]), np.asarray(K_ab[i, j]))
-        if on_device:
-            return value.at[i, j].set(found)
-        value[i, j] = found
+        self.error = max(self.error, SERIES_TOLERANCE * min(largest / reach, 1.0) ** terms)
+        if largest > reach:
+            i, j = np.nonzero(np.asarray(size > reach))
+            found = self._far(order, a[i], b[j], np.asarray(rho[i, j]), np.asarray(K_ab[i, j]))
+            if on_device:
+                return value.at[i, j].set(found)
+            value[i, j] = found
         return value
+
+    def _on_device(self, order: int, f: HermiteTable, g: HermiteTable, rho, a, b, terms: int) -> Any:
+        some, available = terms_there(f, g, terms), SHORT_SERIES if terms <= SHORT_SERIES else LONG_SERIES
+        tables = (side.on_device(order, available) for side in (self.rows, self.columns))
+        return series_on_device(*tables, a, b, rho, first=some.start, step=some.step or 1, terms=terms)
 
     def _far(self, order: int, a: np.ndarray, b: np.ndarray, rho: np.ndarray, K_ab: np.ndarray) -> np.ndarray:
         """Pairs (a, b): by as many terms as each needs, or by quadrature where no number is enough."""
@@ -106,11 +108,11 @@ def _reach(f: HermiteTable, g: HermiteTable, terms: int) -> float:
     return float((SERIES_TOLERANCE * np.sqrt(least[0]) * np.sqrt(least[1]) / left) ** (1.0 / terms))
 
 
-def _correlation(K_ab, K_aa, K_bb, own):
+def _correlation(K_ab, K_aa, K_bb, a, b):
     """ρ, and zero between an input and itself."""
     xp = library(K_ab)
     root = xp.sqrt(K_aa)[:, None] * xp.sqrt(K_bb)[None, :]
-    rho = xp.where((root > 0.0) & ~own, K_ab / xp.where(root > 0.0, root, 1.0), 0.0)
+    rho = xp.where((root > 0.0) & (a[:, None] != b), K_ab / xp.where(root > 0.0, root, 1.0), 0.0)
     return xp.clip(rho, -1.0, 1.0)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
@@ -34,6 +35,7 @@ class InputTables:
     activation: Activation
     K: np.ndarray
     made: dict[tuple[int, int], HermiteTable] = field(default_factory=dict)
+    placed: dict[tuple[int, int], Any] = field(default_factory=dict)
     lock: Any = field(default_factory=Lock)
 
     def get(self, order: int, terms: int = SHORT_SERIES) -> HermiteTable:
@@ -41,6 +43,14 @@ class InputTables:
             if (order, terms) not in self.made:
                 self.made[order, terms] = hermite_table(self.activation, order, self.K, terms)
             return self.made[order, terms]
+
+    def on_device(self, order: int, terms: int) -> Any:
+        """Coefficients where jax computes."""
+        table = self.get(order, terms)
+        with self.lock:
+            if (order, terms) not in self.placed:
+                self.placed[order, terms] = jnp.asarray(table.coefficients)
+            return self.placed[order, terms]
 
     def error(self, with_slopes: bool) -> float:
         """Of ⟨σ²⟩ and ⟨σ'²⟩, relative to them."""
