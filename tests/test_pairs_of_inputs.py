@@ -60,6 +60,37 @@ def test_parallel_and_equal_inputs(full):
     assert np.allclose(found["G1"].values[:, 0], own[:, None] * [1.0, 1.0, -1.0], rtol=1e-9)
 
 
+def test_the_relu_family_at_two_inputs_is_that_of_all_inputs():
+    """By truncated moments in closed form here, by orthants there; equal, parallel and opposite inputs among them."""
+    net = NET.replace(activation=["relu", "tanh", "leaky_relu"])
+    inputs = np.concatenate([X[:3], X[:1], 2.0 * X[1:2], -X[2:3]])
+    names, (a, b) = ("V", "A", "B", "D", "F"), np.indices((6, 6))
+    for chosen in (net, net.replace(activation="relu")):
+        full = ww.theory(chosen, inputs, order=1, tensors=(*names, "G1", "H1"), tolerance=1e-11)
+        pairs = ww.theory(chosen, inputs, order=1, tensors=(*names, "G1", "H1"), inputs="pairs")
+        for name in names:
+            for entry in pairs["entry"].values:
+                right = full[name].values[(slice(None), *({"a": a, "b": b}[letter] for letter in entry))]
+                off = np.abs(pairs[name].sel(entry=entry) - right).max()
+                assert off < 1e-10 * np.abs(full[name]).max(), (name, entry)
+        assert "closed forms of pairs" in pairs.attrs["route"]
+    many = ww.theory(net.replace(activation="relu"), np.tile(inputs, (30, 1)), order=1, tensors=["H1"], layers="last")
+    assert np.allclose(many["H1"][0, :6, 6:12], full["H1"][-1], rtol=1e-9)
+
+
+def test_the_mean_of_the_output_of_relu_networks_at_one_input():
+    """One input, C_W = 2: G1 vanishes, as E[z²] is exact at every width; V is 5(l−1)K² (theory §7)."""
+    net = ww.MLP([2, 16, 16, 16, 1], "relu", C_W=2.0)
+    found = ww.theory(net, [[1.0, 1.0]], order=1, tensors=["K", "G1", "V"], inputs="diagonal")
+    assert np.allclose(found["G1"], 0.0, atol=1e-12)
+    assert np.allclose(found["V"][:, 0], 5.0 * np.arange(4) * found["K"][:, 0] ** 2, rtol=1e-12)
+
+
+def test_kernels_alone_are_answered_at_pairs():
+    found = ww.theory(NET, X, order=1, tensors=["K", "Theta"], inputs="pairs")
+    assert np.allclose(found["Theta"], ww.theory(NET, X)["Theta"], rtol=1e-12)
+
+
 def test_symmetric_entries_have_one_name():
     assert entry_names("V") == ("xxxx", "xxxy", "xxyy", "xyxy", "xyyy", "yyyy")
     assert canonical("Q", "yxyx") == "yxyx"
@@ -70,7 +101,7 @@ def test_symmetric_entries_have_one_name():
     [
         ({"inputs": "pair"}, "inputs: got 'pair'"),
         ({"inputs": "pairs", "order": 0}, "with order=0"),
-        ({"inputs": "pairs", "tensors": ["V"], "net": ww.MLP([4, 8, 1], "relu")}, "relu, which has a kink"),
+        ({"inputs": "pairs", "tensors": ["V"], "net": ww.MLP([4, 8, 1], "hardtanh")}, "hardtanh, which has a kink"),
         ({"inputs": "diagonal", "net": ww.ResMLP([4, 8, 8, 1], "tanh")}, "no stack of dense layers"),
         ({"X2": X, "tensors": ["V"]}, "X2: got an array with order=1"),
     ],
@@ -93,8 +124,8 @@ def test_the_mean_kernel_of_a_width_serves_as_a_kernel(full):
     assert not np.allclose(ww.predict(net, train, y, test)["mean0"].values[0], right, rtol=1e-3)
     with pytest.raises(ww.WidthwiseError, match="kernel: got 'mean' with order=1"):
         ww.predict(net, train, y, test, order=1, kernel="mean")
-    with pytest.raises(ww.WidthwiseError, match="kernel: got 'mean' for relu"):
-        ww.predict(ww.MLP([4, 8, 1], "relu"), train, y, test, kernel="mean")
+    with pytest.raises(ww.WidthwiseError, match="kernel: got 'mean' for hardtanh"):
+        ww.predict(ww.MLP([4, 8, 1], "hardtanh"), train, y, test, kernel="mean")
 
 
 def test_an_estimator_with_the_mean_kernel(full):

@@ -45,12 +45,12 @@ def checked_rows(net: Network, X: object) -> np.ndarray:
         require_memory(8 * net.widths[0], f"an input of {net.widths[0]} features", "Take narrower inputs.")
         return np.ones((1, net.widths[0]))
     rows = check_inputs(X, net.widths[0])
-    dead = np.flatnonzero(~rows.any(axis=1))
+    dead = np.flatnonzero(np.einsum("ai,ai->a", rows, rows) < np.finfo(float).tiny)
     if len(dead):
         raise InvalidInput(
             "X",
             f"{len(dead)} rows of zeros, the first at index {dead[0]}",
-            "inputs that are not zero",
+            "inputs whose squares are not zero",
             "Drop those rows, or append a constant feature.",
         )
     return rows

@@ -212,7 +212,7 @@ def expectation(
     """
     activation = resolve(activation)
     p, q = _two_orders(orders)
-    if method not in ("auto", "closed", "generic"):
+    if not is_one_of(method, ("auto", "closed", "generic")):
         raise UnknownName.of("method", method, ("auto", "closed", "generic"))
     if method == "closed" and activation.closed is None:
         raise InvalidInput("method", f"'closed' for {activation.name}", "an activation with a closed form",

@@ -89,7 +89,7 @@ def choose_method(net: Network, inputs: int, method: str) -> str:
 
     Up to there they are also quicker on a processor. What does not fit is refused.
     """
-    if method not in SUMMATION_METHODS:
+    if not is_one_of(method, SUMMATION_METHODS):
         raise UnknownName.of("method", method, SUMMATION_METHODS)
     check_smooth(net, TRAINING_TENSORS)
     if not isinstance(net, MLP):

@@ -35,6 +35,7 @@ from widthwise.tensors import SHIFTS
 #: Rows of a kernel that conjugate gradients hold at once.
 KERNEL_ROWS = {"cpu": 384, "gpu": 4096}
 RANK = 300
+MOST_ITERATIONS = 500
 #: Kernel and factor in float64.
 CHOLESKY_BYTES = 16
 
@@ -156,9 +157,12 @@ def _woodbury(F: np.ndarray, factor: np.ndarray, shift: float, v: np.ndarray) ->
 
 
 def conjugate_gradients(
-    apply: Callable, right: np.ndarray, precondition: Callable, tolerance: float = 1e-6, most: int = 500
+    apply: Callable, right: np.ndarray, precondition: Callable, tolerance: float = 1e-6
 ) -> tuple[np.ndarray, int, float]:
     """Solutions of several systems that share one positive matrix and its products: (solutions, iterations, residual).
+
+    As many iterations as there are unknowns would do without rounding; a system that five times as many do not solve is
+    singular, and the best of the solutions on the way is returned.
 
     scipy's solver takes one right-hand side at a time and would compute the kernel again for each.
 
@@ -167,11 +171,13 @@ def conjugate_gradients(
     >>> iterations <= 3, x.ravel().round(6).tolist()
     (True, [1.0, 0.5, 0.333333])
     """
+    most = min(MOST_ITERATIONS, 20 + 5 * len(right))
     x, r = np.zeros_like(right), right.copy()
     z = precondition(r)
     p, rho, scale = z, np.sum(r * z, axis=0), np.linalg.norm(right, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     done, residual = 0, float(np.max(np.linalg.norm(r, axis=0) / scale))
+    best, least = x, residual
     while residual > tolerance and done < most:
         Ap = apply(p)
         curvature = np.sum(p * Ap, axis=0)
@@ -182,7 +188,9 @@ def conjugate_gradients(
         p = z + np.divide(new, rho, out=np.zeros_like(rho), where=rho > 0) * p
         rho, done = new, done + 1
         residual = float(np.max(np.linalg.norm(r, axis=0) / scale))
-    return x, done, residual
+        if residual < least:
+            best, least = x, residual
+    return best, done, least
 
 
 #: Trials of the simplex for each depth.

@@ -74,8 +74,8 @@ def theory(
     inputs : at which inputs tensors of order=1 are computed. "all": every slot runs over all inputs, N⁴ entries for
         most. "pairs": entries between two inputs, which are closed under their own two and cost N²: tensors of four
         slots on (layer, entry, a, b), where `entry` says which of the two stands in each slot, "aabb" for example.
-        "diagonal": one input in all slots, on (layer, a). Both need plain networks and activations without kinks, for
-        which G1 and H1 alone cost N² in any case.
+        "diagonal": one input in all slots, on (layer, a). Both need plain networks, and activations without kinks or
+        of the relu family, for which G1 and H1 alone cost N² in any case.
     tolerance : relative accuracy of the four-point expectations of order=1, from 1e-13 to 0.01.
     dtype : "float64", or "float32" for half the memory and about six digits.
     device : leave K and Theta of order=0 as arrays of jax where it computes, which on an accelerator saves the way to

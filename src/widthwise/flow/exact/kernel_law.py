@@ -120,7 +120,14 @@ class KernelLaw:
     @property
     def relative_variance(self) -> float:
         """Var Ĝ/(E Ĝ)²."""
-        return self.variance / self.mean**2 if self.mean > 0.0 else np.nan
+        mean = self.mean
+        if mean**2 > np.finfo(float).tiny:
+            return self.variance / mean**2
+        if not mean > 0.0:
+            return np.nan
+        # squares of so small kernels are not representable, their ratios are
+        parts = self.weights @ np.expm1(self.log_g - np.log(mean)) ** 2
+        return float(parts + self.masses @ (self.atom_kernels / mean - 1.0) ** 2)
 
     def density(self, g: ArrayLike) -> np.ndarray:
         """Density of Ĝ at g, without its point masses."""

@@ -14,7 +14,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.exact.chain import kernel_laws
 from widthwise.flow.exact.kernel_law import KernelLaw
 from widthwise.flow.exact.neurons import slopes_of
-from widthwise.flow.tensors.tensor_flow import finite_flow
+from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network import MLP, Network, check_integer, check_one_input, plain, real_array
 
@@ -206,10 +206,10 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     dead = [layer for layer, kernel in enumerate(law.kernels, 1) if not kernel.mean > 0.0]
     if dead:
         raise InvalidInput("x", f"an input at which layer {dead[0]} is zero", "an input that every layer sees")
-    flow = finite_flow(net, check_one_input(x, net.widths[0])[None, :], ("V",))
+    ratios = single_flow(net, check_one_input(x, net.widths[0]), ("V",), with_theta=False).ratios["V"]
     widths = np.asarray(net.widths[1:-1], dtype=float)
     exact = np.array([3.0 * kernel.relative_variance for kernel in law.kernels[1:]])
-    order1 = 3.0 * flow.tensors["V"][1:, 0, 0, 0, 0] / (widths * flow.K[1:, 0, 0] ** 2)
+    order1 = 3.0 * ratios[1:] / widths
     return {
         "layer": np.arange(2, net.depth + 1),
         "depth_over_width": np.cumsum(1.0 / widths),

@@ -4,7 +4,8 @@ The recursions of an entry read the layer below at the same inputs (theory §1, 
 x and y occur is closed under its own two. Every tensor is then a handful of matrices over (x, y), one for each pattern
 such as xxxy, and its rule is applied pattern by pattern. The Gaussian expectations are those of two inputs,
     ⟨Π σ^(o)(z_x) Π σ^(o')(z_y)⟩ = Σ_k f_k g_k ρ^k,
-with Hermite coefficients f_k of a product of derivatives at one input. Tiles of pairs go through all layers at once.
+with Hermite coefficients f_k of a product of derivatives at one input, or closed forms for the relu family
+(`relu_pairs`). Tiles of pairs go through all layers at once.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ from widthwise.devices import on_all_cores
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.kernels.variances import Diagonal, diagonal_flow
-from widthwise.flow.tensors.tensor_flow import ENTRIES, READS, check_existence, check_tensors_representable
+from widthwise.flow.tensors.tensor_flow import (
+    ENTRIES,
+    READS,
+    check_existence,
+    check_kernels_at_kinks,
+    check_tensors_representable,
+)
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
 from widthwise.gaussian.four_point import Orders
 from widthwise.gaussian.four_point.dispatch import check_fourth_moments
 from widthwise.gaussian.hermite import series
 from widthwise.gaussian.kernel_rules import dense_step
+from widthwise.gaussian.pair import is_parallel
 from widthwise.gaussian.quadrature import basis, smooth_grid
+from widthwise.gaussian.relu_pairs import ReluPairs, has_closed_pairs
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Network, simplified
 from widthwise.network.validation import is_one_of
@@ -125,18 +134,17 @@ class PairTensor(QuadrupleTensor, QuadrupleMatrix):
 
 
 class PairExpectations:
-    """Which expectations at one and at two inputs a set of entries reads, and each of them in a tile."""
+    """Which expectations at one and, if entries stand `between` two inputs, at two a set of entries reads."""
 
-    def __init__(self, entries: dict[str, tuple[str, ...]]):
+    def __init__(self, entries: dict[str, tuple[str, ...]], between: bool):
         self.fourth = any(name in MEANS for name in entries)
         self.legs = [
             tuple(p + order for order in orders) for p in (0, 1) for orders in _LEG_ORDERS[: 6 if self.fourth else 3]
         ]
-        letters = {letter for patterns in entries.values() for pattern in patterns for letter in pattern}
         splits = {_split_over(orders, at) for orders in self.legs for at in product("xy", repeat=2)}
         for name, patterns in entries.items():
             splits |= {_split_over(orders, pattern) for pattern in patterns for orders in READS[name]}
-        if "y" not in letters:
+        if not between:
             splits = {split for split in splits if not split[1]}
         self.two = sorted(split for split in splits if all(split))
         self.one = sorted({tuple(sorted(at_x + at_y)) for at_x, at_y in splits})
@@ -197,14 +205,18 @@ class _PairTiles:
     """Tiles of pairs that flow through all layers."""
 
     def __init__(
-        self, net: MLP, entries: dict[str, tuple[str, ...]], X: np.ndarray, X2: np.ndarray | None, accuracy: float
-    ):
+        self, net: MLP, entries: dict[str, tuple[str, ...]], X: np.ndarray, X2: np.ndarray | None, accuracy: float,
+        between: bool,
+    ):  # fmt: skip
         self.net, self.entries, self.accuracy, self.square = net, entries, accuracy, X2 is None
-        self.expect, self.sides = PairExpectations(entries), [X] if X2 is None else [X, X2]
+        self.expect, self.sides = PairExpectations(entries, between), [X] if X2 is None else [X, X2]
         self.diagonals: list[Diagonal] = [diagonal_flow(net, side) for side in self.sides]
         self.error, self.lock = max(diagonal.error for diagonal in self.diagonals), Lock()
         self.made: dict[tuple[int, int], list[InputSeries | None]] = {}
         self.few = len(X) * len(self.sides[-1]) <= _FEW_PAIRS
+
+    def in_closed_form(self, layer: int) -> bool:
+        return has_closed_pairs(self.net.activations[layer])
 
     def series(self, side: int, layer: int, length: int = 0) -> InputSeries | None:
         """Of a layer, of one of the lengths in `PAIR_TERMS`; made when first asked for."""
@@ -217,14 +229,15 @@ class _PairTiles:
 
     @property
     def possible(self) -> bool:
-        sides, layers = range(len(self.sides)), range(self.net.depth - 1)
-        return all(self.series(side, layer) is not None for side in sides for layer in layers)
+        layers = [layer for layer in range(self.net.depth - 1) if not self.in_closed_form(layer)]
+        return all(self.series(side, layer) is not None for side in range(len(self.sides)) for layer in layers)
 
     def flow(self, a: slice, b: slice) -> tuple[list[dict[str, dict[str, Any]]], np.ndarray]:
         """Entries of a tile at every layer, and a bound on the error of its pairs."""
         net, rows, columns = self.net, self.diagonals[0], self.diagonals[-1]
-        own = self.square & (np.arange(a.start, a.stop)[:, None] == np.arange(b.start, b.stop))
         Q, T = (self.sides[0][a] @ self.sides[-1][b].T) / net.widths[0], 0.0
+        own = self.square & (np.arange(a.start, a.stop)[:, None] == np.arange(b.start, b.stop))
+        own |= _equal_inputs(rows.K[0, a, None], dense_step(net.dense[0], Q, T)[0], columns.K[0, None, b])
         now: dict[str, dict[str, Any]] = {name: dict.fromkeys(patterns, 0.0) for name, patterns in self.entries.items()}
         found, error = [], np.zeros(own.shape)
         for layer in range(net.depth):
@@ -237,9 +250,13 @@ class _PairTiles:
             found.append({"K": kernels[0], "Theta": kernels[1], **now})
             if layer + 1 == net.depth:
                 break
-            mean, left = self._means(layer, kernels[0], a, b, own)
-            error = np.maximum(error, left)
-            legs = [self._legs(mean, p) for p in (0, 1)]
+            if self.in_closed_form(layer):
+                known = ReluPairs(net.activations[layer], kernels[0])
+                mean, legs = known.mean, [self._closed_legs(known, p) for p in (0, 1)]
+            else:
+                mean, left = self._means(layer, kernels[0], a, b, own)
+                error = np.maximum(error, left)
+                legs = [self._legs(mean, p) for p in (0, 1)]
             if self.expect.two:
                 Q, T = legs[0].value.values["xy"], legs[1].value.values["xy"] * kernels[1]["xy"]
             step = LayerStep(
@@ -303,6 +320,17 @@ class _PairTiles:
         chosen = [matrix((p + i, p + j)) for i, j in _LEG_ORDERS[: 6 if self.expect.fourth else 3]]
         return Legs(*chosen, *[None] * (6 - len(chosen)), error=0.0)
 
+    def _closed_legs(self, known: ReluPairs, p: int) -> Legs:
+        """The same in closed form; legs that do not exist apart are joined as `tensor_rules` says."""
+        count, patterns = 6 if self.expect.fourth else 3, ("xx", "xy", "yx", "yy") if self.expect.two else ("xx",)
+        chosen = [{at: known.leg(p + i, p + j, at) for at in patterns} for i, j in _LEG_ORDERS[:count]]
+        for order, places in ((2, (1, 2)), (4, (3, 4, 5)))[: 1 + self.expect.fourth]:
+            for at in patterns:
+                here, half = known.joined(p, order, at)
+                for place in places:
+                    chosen[place][at] = np.where(here, half if place == places[0] else 0.0, chosen[place][at])
+        return Legs(*map(PairMatrix, chosen), *[None] * (6 - count), error=0.0)
+
     def _entry(self, name: str, pattern: str, step: LayerStep, mean, now: dict[str, dict[str, Any]]) -> Any:
         """One entry of the next layer."""
 
@@ -318,6 +346,11 @@ class _PairTiles:
         return sum(RULES[name](here, below).values())
 
 
+def _equal_inputs(K_xx: np.ndarray, K_xy: np.ndarray, K_yy: np.ndarray) -> np.ndarray:
+    """Pairs that are one input, or so close to one that rounding tells them apart at a kink and nothing else does."""
+    return is_parallel(K_xx, K_xy, K_yy) & (np.abs(K_xx - K_yy) <= 1e-14 * K_xx) & (K_xy > 0.0)
+
+
 @dataclass(frozen=True)
 class PairFlow:
     """K, Theta and entries at two inputs by tensor and pattern, each (layers kept, a, b), or (layers kept, a)."""
@@ -325,7 +358,7 @@ class PairFlow:
     layers: tuple[int, ...]
     entries: dict[str, dict[str, np.ndarray]]
     error: float
-    route: str = "Hermite series of pairs"
+    route: str
 
 
 def sides_of_tiles(count: int) -> list[slice]:
@@ -349,21 +382,23 @@ def pair_flow(
 ) -> PairFlow | None:
     """The wanted patterns of K, Theta and tensors of order 1/n between the rows of X, or between those and X2's.
 
-    Where all are of x alone they stand on (layers, a). None where an activation has kinks, or is too sharp for its
-    kernel.
+    Where all are of x alone they stand on (layers, a). None where an activation is too sharp for its kernel, or has
+    kinks and is not of the relu family.
     """
     accuracy = max(min(1e-9, 1e-3 * tolerance), 1e-13)
-    if any(sigma.kinks for sigma in net.activations):
+    if any(sigma.kinks and not has_closed_pairs(sigma) for sigma in net.activations):
         return None
     corrections = tuple((name, p) for name, patterns in wanted.items() if name in RULES for p in patterns)
-    tiles, others = _PairTiles(net, closure(corrections), X, X2, accuracy), X if X2 is None else X2
+    alone, others = not any("y" in p for patterns in wanted.values() for p in patterns), X if X2 is None else X2
+    tiles = _PairTiles(net, closure(corrections), X, X2, accuracy, not alone)
     check_existence(net.activations, tuple(name for name in wanted if name in RULES))
     for diagonal in tiles.diagonals:
         check_tensors_representable(net, diagonal.K, diagonal.Theta)
+        check_kernels_at_kinks(net, diagonal.K, tuple(tiles.entries))
     for sigma, K in zip(net.activations, tiles.diagonals[0].K, strict=False):
-        check_fourth_moments(sigma, K.max(keepdims=True)[None], 3)
+        if not sigma.kinks:
+            check_fourth_moments(sigma, K.max(keepdims=True)[None], 3)
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
-    alone = not any("y" in pattern for patterns in wanted.values() for pattern in patterns)
     shape = (len(X),) if alone else (len(X), len(others))
     numbers = sum(map(len, wanted.values())) * int(np.prod(shape))
     per_input = 8 * len(tiles.expect.products) * PAIR_TERMS[0] * (net.depth - 1)
@@ -403,7 +438,9 @@ def pair_flow(
         error = max(error, left)
         if progress is not None:
             progress(done, len(tasks))
-    return PairFlow(layers, kept, error)
+    smooth = [not has_closed_pairs(sigma) for sigma in net.activations]
+    routes = ["Hermite series of pairs"] * any(smooth) + ["closed forms of pairs"] * (not all(smooth))
+    return PairFlow(layers, kept, error, " and ".join(routes) or "input layer only")
 
 
 def output_kernels(

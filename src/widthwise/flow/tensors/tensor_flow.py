@@ -193,7 +193,7 @@ def finite_flow(
     Theta = kernels.Theta if kernels.Theta is not None else np.zeros_like(kernels.K)
     check_tensors_representable(net, kernels.K, Theta)
     carried = required(wanted)
-    _check_kernels_at_kinks(net, kernels.K, carried)
+    check_kernels_at_kinks(net, np.diagonal(kernels.K, axis1=1, axis2=2), carried)
     layers = (net.depth,) if last_only else kernels.layers
     index = [layer - 1 for layer in layers]
     if not isinstance(net, MLP):
@@ -244,14 +244,13 @@ def check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) 
                 check_representable("a kernel K", kernel, layer, LARGEST_INTEGRATED, reason)
 
 
-def _check_kernels_at_kinks(net: Network, K: np.ndarray, carried: tuple[str, ...]) -> None:
+def check_kernels_at_kinks(net: Network, variances: np.ndarray, carried: tuple[str, ...]) -> None:
     """Refuse kernels by which derivatives of a kinked activation, taken by parts, cannot be divided.
 
-    Those of second order, V among them, are divided by K, and those of the means by K².
+    Those of second order, V among them, are divided by K, and those of the means by K². `variances` (layers, inputs).
     """
     least = SMALLEST_FOR_MEANS if any(name in MEANS for name in carried) else np.finfo(float).tiny
-    for layer, (sigma, kernel) in enumerate(zip(net.activations, K, strict=False), 1):
-        size = np.diagonal(kernel)
+    for layer, (sigma, size) in enumerate(zip(net.activations, variances, strict=False), 1):
         if sigma.kinks and size.min() < least:
             raise InvalidInput(
                 "X", f"input {size.argmin()}, whose kernel K is {size.min():.3g} at layer {layer}",

@@ -16,6 +16,7 @@ from widthwise.gaussian.four_point.orthants import orthant_route
 from widthwise.gaussian.four_point.planes import plane_route
 from widthwise.gaussian.four_point.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
+from widthwise.network.validation import is_one_of
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
 _ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
@@ -74,7 +75,7 @@ def four_point(
     >>> result.full(0, 0, 0, 0)[0, 0, 1, 1].round(9)          # K_aa K_bb + 2 K_ab² by Wick's theorem
     np.float64(2.5)
     """
-    if method not in FOUR_POINT_METHODS:
+    if not is_one_of(method, FOUR_POINT_METHODS):
         raise UnknownName.of("method", method, FOUR_POINT_METHODS)
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
