@@ -67,6 +67,8 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/criticality.py
 	$(BIN)/python benchmarks/predict.py --sizes 8 16 32
+	$(BIN)/python benchmarks/posterior.py
+	$(BIN)/python benchmarks/first_calls.py
 	$(BIN)/python benchmarks/linear_regions.py --large
 	$(BIN)/python benchmarks/explorer.py
 

@@ -79,6 +79,10 @@ class AccuracyWarning(UserWarning):
     """A result whose estimated numerical error is above the tolerance that was asked for."""
 
 
+class CostWarning(UserWarning):
+    """A computation that will take long, where another way to the same numbers is quicker; said before it starts."""
+
+
 class NotCritical(InvalidInput):
     """An activation, or an initialisation, without the critical point that was asked for.
 

@@ -19,6 +19,7 @@ from widthwise.flow.tensors.pair_flow import check_kernel, output_kernels
 from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
+from widthwise.inference.cost import warn_of_cost
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
@@ -96,6 +97,7 @@ def predict(
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm), "kernel": kernel}
     if order == 1:
+        warn_of_cost(net, len(X), len(X_test), algorithm, spectrum, float(np.mean(cov.diagonal())))
         clock = Clock.of(algorithm)
         tests, training, how = _order_one(net, X, y, X_test, spectrum, clock, chosen, method)
         details |= how
