@@ -21,7 +21,7 @@ from widthwise.experiments.reference import reference
 from widthwise.experiments.tables import extrapolate
 from widthwise.experiments.tally import Chunks, Tally, merged
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.train import estimates
+from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output
 from widthwise.inference.infinite_width import Spectrum
@@ -99,7 +99,7 @@ def trained_case(activation, depth, outputs, inputs, algorithm, widths, networks
         leading = predicted_case(net, y, data, test, algorithm)[0]
         # means are kept about the centre
         leading["mean"] = leading["mean"] - ensemble.centre
-        got = estimates(sums)
+        got = estimates(sums, n)
         coefficients.append({k: (n * (got[k].value - leading[k]), n * got[k].error) for k in leading})
     weights = {2: (-1.0, 2.0), 3: (1 / 3, -2.0, 8 / 3)}[len(widths)]
     found = {}

@@ -18,7 +18,7 @@ from widthwise.experiments.sampler import forward, network_key, sample_parameter
 from widthwise.experiments.tally import Chunks
 from widthwise.experiments.training.control import guide
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.train import estimates
+from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.network.algorithms import GradientDescent
 
 NAMES = tuple(INITIALISATIONS)
@@ -260,7 +260,7 @@ def trained_kernel(net, seed, networks, known=None):
     how = {"tolerance": 1e-5, "accuracy": 1e-4, "max_steps": 50, "batch": 128}
     ensemble = Ensemble.of(net, STEPS, DATA, TARGET, TEST, seed=seed, initialisation=("uniform", "uniform"), **how)
     ensemble = ensemble if known is None else replace(ensemble, known=known)
-    sums = [estimates(ensemble(chunk)) for chunk in Chunks.of(ensemble, networks)]
+    sums = [estimates(ensemble(chunk), ensemble.net.n) for chunk in Chunks.of(ensemble, networks)]
     by_name = {name: [one[name].value.item() for one in sums] for name in ("kernel", "plain_kernel")}
     return {name: (np.mean(values), np.std(values, ddof=1) / np.sqrt(len(sums))) for name, values in by_name.items()}
 

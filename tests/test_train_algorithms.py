@@ -17,7 +17,7 @@ from widthwise.experiments.training.control import linearised
 from widthwise.experiments.training.descent import descend
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.flows import flow, newton_step, phi
-from widthwise.experiments.training.train import estimates
+from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum
 
 
@@ -252,7 +252,7 @@ class TestControls:
         sums = None
         for chunk in Chunks.of(ensemble, 1024):
             sums = merged(sums, ensemble(chunk))
-        found = estimates(sums)
+        found = estimates(sums, net.n)
         for name in ("mean", "cov", "kernel", "change"):
             value, error = found[name]
             plain, plain_error = found["plain_" + name]

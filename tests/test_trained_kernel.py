@@ -18,7 +18,7 @@ from widthwise.flow.tensors.tensor_flow import finite_flow
 from widthwise.inference.corrections import TRAINING_TENSORS, at_output, layer_flows
 from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import covariance, monomial
+from widthwise.inference.trained.cumulants import joint_cumulant, monomial
 from widthwise.inference.trained.trained_moments import Basis, kernel_change, mean_kernel_change, trained_output
 
 STEPS = ww.GradientDescent(0.25, 6)
@@ -203,7 +203,7 @@ class TestAnObservableOfOnesOwn:
         flow = finite_flow(net, X, TRAINING_TENSORS, last_only=True)
         Theta, clock = flow.Theta[-1], Clock.of(STEPS)
         basis = Basis.of(Spectrum.of(Theta[:2, :2]), Theta, at_output(flow), Y_ONE)
-        found = covariance(*output_and_kernel(clock, basis.rates, 3), "IaABcd", basis.cumulants)
+        found = joint_cumulant(output_and_kernel(clock, basis.rates, 3), "IaABcd", basis.cumulants)
         readout = np.append(-basis.Theta[2, :2], 1.0)
         expected = readout @ found.order1[0, :, 0, 0, 2, 2]
         assert np.abs(found.order0).max() == 0.0
@@ -216,6 +216,6 @@ class TestAnObservableOfOnesOwn:
         assert abs(value - expected) < 4 * error
         # negative controls: uncorrelated; a kernel that does not move
         start = [monomial(np.ones((3, 3)), "cd", ("H", "AB", "cd"))]
-        frozen = covariance(output_and_kernel(clock, basis.rates, 3)[0], start, "IaABcd", basis.cumulants)
+        frozen = joint_cumulant([output_and_kernel(clock, basis.rates, 3)[0], start], "IaABcd", basis.cumulants)
         assert abs(value) > 6 * error
         assert abs(value - readout @ frozen.order1[0, :, 0, 0, 2, 2]) > 6 * error

@@ -16,7 +16,7 @@ from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge
 from widthwise.experiments.sampler import conditional_kernel, forward, network_key, sample_parameters, tangent_kernel
 from widthwise.experiments.tally import Chunks, Estimate, Tally, finite_networks, jackknife, merged
 from widthwise.experiments.training.ensemble import Ensemble
-from widthwise.experiments.training.train import estimates
+from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.explorer.settings import Settings
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.network import MLP, GradientDescent, GradientFlow
@@ -203,7 +203,7 @@ def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.D
         sums = merged(sums, ensemble(chunk))
         if sums["counts"].sum() < 2:
             continue
-        found = estimates(sums)
+        found = estimates(sums, task.net.n)
         variance, error = (np.diagonal(part[0, :, 0, :]) for part in found["cov"])
         spread = np.sqrt(np.maximum(variance, 0.0))
         mean, mean_error = (part[0] for part in found["mean"])

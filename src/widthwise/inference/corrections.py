@@ -84,7 +84,21 @@ def tiled_bytes(net: Network, inputs: int) -> int:
     return (net.depth - 1) * inputs * (inputs + 1) // 2 * PLANE_BYTES + TILE_BYTES * inputs**3
 
 
-def choose_method(net: Network, inputs: int, method: str) -> str:
+def check_cumulants(cumulants: Any) -> int:
+    """2, 3 or 4."""
+    if not is_one_of(cumulants, (2, 3, 4)):
+        raise InvalidInput(
+            "cumulants", repr(cumulants), "2, 3 or 4: those above the fourth are of higher order in 1/width"
+        )
+    return cumulants
+
+
+def tensors_up_to(highest: int) -> tuple[str, ...]:
+    """What cumulants of trained outputs are made of: only from the fourth on, of four outputs at initialisation."""
+    return TRAINING_TENSORS if highest < 4 else CORRECTIONS
+
+
+def choose_method(net: Network, inputs: int, method: str, highest: int = 2) -> str:
     """ "full" or "tiles" for `predict`: full tensors unless they are larger than all that tiles need.
 
     Up to there they are also quicker on a processor. What does not fit is refused.
@@ -99,9 +113,15 @@ def choose_method(net: Network, inputs: int, method: str) -> str:
                 "Its neurons have a memory, which is followed for all inputs together.",
             )  # fmt: skip
         method = "full"
+    if highest > 2:
+        if method == "tiles":
+            raise InvalidInput(
+                "method", f"'tiles' with cumulants={highest}", "'auto' or 'full'", "Or take cumulants=2."
+            )
+        method = "full"
     largest = SMALL_TENSORS if devices.on_accelerator() else tiled_bytes(net, inputs)
     if method == "full" or (method == "auto" and full_bytes(inputs, TRAINING_TENSORS) <= largest):
-        require_tensors(net, inputs, TRAINING_TENSORS)
+        require_tensors(net, inputs, tensors_up_to(highest))
         return "full"
     _require_bytes(tiled_bytes(net, inputs), 3, inputs, " in tiles")
     return "tiles"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -24,7 +24,14 @@ from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
+from widthwise.inference.trained.trained_moments import (
+    Basis,
+    OutputMoments,
+    cumulants_at_tests,
+    mean_kernel_change,
+    moments_at_tests,
+    moments_at_training,
+)
 from widthwise.network import MLP, Network, check_inputs, check_network, check_targets
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
@@ -44,6 +51,7 @@ def predict(
     loss: str = "squared",
     method: str = "auto",
     kernel: str = "infinite",
+    cumulants: int = 2,
 ) -> xr.Dataset:
     """Mean and covariance, over initialisations, of the trained network's outputs (theory §8).
 
@@ -61,12 +69,15 @@ def predict(
         tiles; otherwise "tiles". The attribute `method` says which. Results agree to the tolerance of the tensors.
     kernel : of order=0. "infinite"; or "mean", the means K + G1/n and Θ + H1/n over networks of this width in place of
         K and Θ, at a cost of N²: the part of the correction that a frozen kernel makes, without its fluctuations.
+    cumulants : 2; or 3, 4 for cumulants of each output at each test up to this one. They vanish at infinite width, and
+        their coefficients of 1/n are summed with method="full".
 
     Returns
     -------
     Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the same at the
     training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_). With order=1
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
+    With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -78,10 +89,11 @@ def predict(
     True
     """
     corrections.check_loss(loss)
-    net = corrections.network_for(order, net)
+    highest, finite = corrections.check_cumulants(cumulants), order == 1 or cumulants > 2
+    net = corrections.network_for(1 if finite and order == 0 else order, net)
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
     algorithm = corrections.check_algorithm(algorithm)
-    chosen = corrections.choose_method(net, len(X) + len(X_test), method) if order == 1 else method
+    chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
     kernels = KernelBlocks(K_AA, K_xA, between(X_test, with_theta=False)[0], Theta_AA, Theta_xA)
@@ -96,20 +108,32 @@ def predict(
         "train_cov0": (_TRAIN_PAIRS, corrections.per_output(train_cov, outputs)),
     }
     details = {"kind": "predict", "order": order, "algorithm": repr(algorithm), "kernel": kernel}
-    if order == 1:
+    if finite:
         warn_of_cost(net, len(X), len(X_test), algorithm, spectrum, float(np.mean(cov.diagonal())))
-        clock = Clock.of(algorithm)
-        tests, training, how = _order_one(net, X, y, X_test, spectrum, clock, chosen, method)
-        details |= how
-        means.append(tests.mean)
-        covariances.append(tests.covariance)
-        more |= {"train_mean1": (_AT_TRAINING, training.mean), "train_cov1": (_TRAIN_PAIRS, training.covariance)}
+        first = _order_one(net, X, y, X_test, spectrum, Clock.of(algorithm), chosen, method, highest)
+        details |= first.details
+        more |= {f"kappa{degree}": (corrections.AT_TESTS, value) for degree, value in first.cumulants.items()}
+    if order == 1:
+        means.append(first.tests.mean)
+        covariances.append(first.tests.covariance)
+        more["train_mean1"] = (_AT_TRAINING, first.training.mean)
+        more["train_cov1"] = (_TRAIN_PAIRS, first.training.covariance)
     variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
     return label(variables | more, net, **details)
 
 
-def _order_one(net: Network, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str):
-    """Coefficients of 1/n as `OutputMoments` at test and at training inputs, and how they were computed."""
+class _OrderOne(NamedTuple):
+    """Coefficients of 1/n at test and at training inputs, those of higher cumulants by degree, and how they came."""
+
+    tests: OutputMoments
+    training: OutputMoments
+    cumulants: dict[int, np.ndarray]
+    details: dict[str, Any]
+
+
+def _order_one(
+    net: Network, X, y, X_test, spectrum: Spectrum, clock: Clock, method: str, asked: str, highest: int
+) -> _OrderOne:
     if method == "tiles":
         total = count_quadruples(len(X), len(X_test), net.depth)
         with DelayedProgress("tiles of order 1/n", None) as bar:
@@ -119,7 +143,8 @@ def _order_one(net: Network, X, y, X_test, spectrum: Spectrum, clock: Clock, met
             if tiled.possible:
                 tests, training = contracted_moments(tiled, spectrum, y, clock)
                 corrections.warn_if_inaccurate(tiled.error, 4)
-                return tests, training, {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
+                details = {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
+                return _OrderOne(tests, training, {}, details)
         if asked == "tiles":
             names = dict.fromkeys(sigma.name for sigma in net.activations)
             raise InvalidInput(
@@ -129,10 +154,11 @@ def _order_one(net: Network, X, y, X_test, spectrum: Spectrum, clock: Clock, met
                 "Such expectations are sampled, for all inputs at once.",
             )
         corrections.require_tensors(net, len(inputs), corrections.TRAINING_TENSORS)
-    flow = corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    flow = corrections.joint_flow(net, X, X_test, corrections.tensors_up_to(highest))
     basis = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y)
     (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
-    return tests, training, {"route": flow.route, "numerical_error": flow.error, "method": "full"}
+    details = {"route": flow.route, "numerical_error": flow.error, "method": "full"}
+    return _OrderOne(tests, training, cumulants_at_tests(basis, clock, highest), details)
 
 
 def max_learning_rate(net: Network, X_train: Any) -> float:

@@ -11,6 +11,8 @@ and of `drift` alone: each of them, and `odd` times `even`, has mean exactly zer
 With k_x y the trained mean at infinite width, and u = z* − k_x y (theory §8),
     u − odd                                                          has the mean of u,
     u u − w w + E[w w] − odd (even − k_x y) − (even − k_x y) odd     that of u u,
+    u³ − odd³ − 3 odd e² − 3 (w² − E[w²]) (k̃ − k)_x y                that of u³, e = even − k_x y,
+    u⁴ − 4 odd³ e − 4 odd e³ − w⁴ + 3 E[w²]²                         that of u⁴,
     Ĥ* − Ĥ − drift                                                   that of the change of the kernel.
 w = z_x − k̃ z_A, with a k̃ that does not depend on the last layer, so that E[w w] given the layers below is
 m Ĝ mᵀ, m = (−k̃, 1), Ĝ the conditional kernel (theory §1). For few inputs `fluctuations` gives the conditional mean Ω̂
@@ -43,7 +45,8 @@ FLOOR = 1e-10
 class Guide(NamedTuple):
     """Infinite width on training inputs, then tests: G (train, train), k_x (tests, train), K and Θ on all inputs.
 
-    `layers` is None where hidden weights are not Gaussian, which `fluctuations` needs to take noise off.
+    `layers` is None where hidden weights are not Gaussian, which `fluctuations` needs to take noise off, and
+    `gaussian_end` is 1 where those of the last layer are Gaussian, else 0.
     """
 
     G: Any
@@ -51,6 +54,7 @@ class Guide(NamedTuple):
     K: Any
     Theta: Any
     layers: Reference | None
+    gaussian_end: float = 1.0
 
 
 class Linearised(NamedTuple):
@@ -142,8 +146,8 @@ def is_quiet(net: Network, inputs: int) -> bool:
 def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X, y, known: Guide) -> TrainedObservation:
     """What a network trained from `start` to `end` says. X: training inputs, then tests; y (i, a) on the first.
 
-    Estimates: `first` of u (i, x), `second` of u u, `kernel` of Ĥ after training and `change` of what training adds
-    to it, each (i, x, j, y).
+    Estimates: `first` of u, `third` of u³ and `fourth` of u⁴, each (i, x); `second` of u u, `kernel` of Ĥ after
+    training and `change` of what training adds to it, each (i, x, j, y).
     """
     at, train = tangent(net, start, X), y.shape[1]
     after, H, centre = tangent(net, end, X[train:]), kernel(at), y @ known.k.T
@@ -151,14 +155,17 @@ def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X,
     near = linearised(net, algorithm, start, at, H, X, y)
     u, final = after.z - centre, kernel(after)
     change, square = final - H[:, train:, :, train:], _outer_product(u, u)
-    zero = _outer_product(near.odd, near.even - centre)
+    odd, even = near.odd, near.even - centre
+    zero = _outer_product(odd, even)
     estimates = {
         "first": u - near.odd,
         "second": square - zero - jnp.transpose(zero, (2, 3, 0, 1)) - _square_excess(at.z, averages, known),
         "kernel": averages.H[:, train:, :, train:] + change - near.drift,
         "change": change - near.drift,
+        "third": u**3 - odd**3 - 3.0 * odd * even**2 - _third_excess(at.z, y, averages, known),
+        "fourth": u**4 - 4.0 * odd * even * (odd**2 + even**2) - _fourth_excess(at.z, averages, known),
     }
-    plain = {"first": u, "second": square, "kernel": final, "change": change}
+    plain = {"first": u, "second": square, "kernel": final, "change": change, "third": u**3, "fourth": u**4}
     excess = jnp.einsum("xa,iajb,jb->ix", _fitting(known.k), (H - averages.H)[:, :, :, :train], y @ known.G)
     return TrainedObservation(estimates, plain, jnp.concatenate([at.z.ravel(), averages.controls, excess.ravel()]))
 
@@ -169,6 +176,20 @@ def _square_excess(z, averages: _Averages, known: Guide):
     w = z @ m.T
     expected = m @ averages.G_given @ m.T - fixed @ (averages.G_given - averages.G) @ fixed.T
     return _outer_product(w, w) - same * expected[None, :, None, :]
+
+
+def _third_excess(z, y, averages: _Averages, known: Guide):
+    """w² minus its mean given the layers below, times a number that they determine."""
+    m = _fitting(averages.k_given)
+    variance = jnp.einsum("xa,ab,xb->x", m, averages.G_given, m)
+    return 3.0 * ((z @ m.T) ** 2 - variance) * (y @ (averages.k_given - known.k).T)
+
+
+def _fourth_excess(z, averages: _Averages, known: Guide):
+    """w⁴ minus its mean given the layers below, which is that of a Gaussian where weights are Gaussian."""
+    m = _fitting(averages.k_given)
+    variance = jnp.einsum("xa,ab,xb->x", m, averages.G_given, m)
+    return known.gaussian_end * ((z @ m.T) ** 4 - 3.0 * variance**2)
 
 
 def _averages(

@@ -53,6 +53,8 @@ class Ensemble:
         known = guide(net, joint, len(X), algorithm)
         if not is_gaussian(how.get("initialisation") or ()):
             known = known._replace(layers=None)
+        gaussian_end = (how.get("initialisation") or ("gaussian",))[-1] == "gaussian"
+        known = known._replace(gaussian_end=float(gaussian_end))
         return cls(net, algorithm, joint, y, known, batch=batch, **how)
 
     @property
@@ -95,14 +97,22 @@ class Ensemble:
         >>> int(found["counts"].sum()), int(found["unconverged"])
         (3, 0)
         """
+        return self.sums(chunk, *self.observed(chunk))
+
+    def observed(self, chunk: Chunk) -> tuple[TrainedObservation, np.ndarray, np.ndarray]:
+        """What networks start..stop−1 say once they are trained, their steps, and which of them converged."""
         indices = np.arange(chunk.start, chunk.stop)
         padded = np.resize(indices, self.batch)
         layers, keys = _draw_with_keys(drawn_alike(self.net), self.initialisation, self.seed, jnp.asarray(padded))
         how = (self.tolerance, self.accuracy, self.max_steps)
-        seen, steps, converged = jax.tree.map(
+        return jax.tree.map(
             lambda value: np.asarray(value)[: len(indices)],
             _train(on_device(self.net), self.algorithm, how, layers, keys, self.X, self.y, self.known),
         )
+
+    def sums(self, chunk: Chunk, seen: TrainedObservation, steps: np.ndarray, converged: np.ndarray) -> Sums:
+        """What is kept of a chunk."""
+        indices = np.arange(chunk.start, chunk.stop)
         finite, tally = finite_networks(seen), Tally(self.net.n)
         controlled, plain, controls = jax.tree.map(lambda rows: rows[finite], seen)
         tally.add(indices[finite], controlled, controls, {f"plain_{name}": rows for name, rows in plain.items()})

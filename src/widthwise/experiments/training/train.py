@@ -15,16 +15,9 @@ from widthwise.activations import require_derivatives
 from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
-from widthwise.experiments.tally import (
-    JACKKNIFE_BLOCKS,
-    Chunk,
-    Estimate,
-    Sums,
-    jackknife,
-    leaving_one_out,
-    mean_replicates,
-)
+from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Chunk, Sums
 from widthwise.experiments.training.ensemble import Ensemble
+from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
@@ -82,8 +75,9 @@ def train(
     Returns
     -------
     Dataset with mean on (output, test), and cov, kernel (the neural tangent kernel after training) and change (what
-    training adds to it) on (output, test, output_, test_), each with NAME_se. Networks that did not converge are in the
-    moments, counted in the attribute `unconverged` and warned of; those that are not finite cannot be, and are
+    training adds to it) on (output, test, output_, test_), each with NAME_se; and kappa3, kappa4 on (output, test), n
+    times the third and fourth cumulant, as `predict` gives them with cumulants=4. Networks that did not converge are in
+    the moments, counted in the attribute `unconverged` and warned of; those that are not finite cannot be, and are
     counted in `nonfinite`. Ctrl-C returns what is done so far, with the attribute `interrupted`.
 
     >>> import widthwise as ww
@@ -184,25 +178,10 @@ def _blame_inputs_that_are_too_large(ensemble: Ensemble, networks: int) -> None:
     )
 
 
-def estimates(sums: Sums) -> dict[str, Estimate]:
-    """mean, cov, kernel and change with standard errors, and the same without control variates as `plain_mean`, ….
-
-    Regression on the controls, numbers of mean zero, starts when there are enough networks for it.
-    """
-    values = mean_replicates(sums)
-    counts = leaving_one_out(sums["counts"][sums["counts"] > 0])
-    free = (counts / (counts - 1.0))[:, None, None, None, None]
-    for kind in ("", "plain_"):
-        first, second = values.pop(f"{kind}first"), values.pop(f"{kind}second")
-        values[f"{kind}mean"] = first
-        values[f"{kind}cov"] = free * (second - np.einsum("rix,rjy->rixjy", first, first))
-    return {name: jackknife(value) for name, value in values.items()}
-
-
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
-    found = estimates(sums)
+    found = estimates(sums, ensemble.net.n)
     variables = {}
-    for name in ("mean", "cov", "kernel", "change"):
+    for name in ("mean", "cov", "kernel", "change", "kappa3", "kappa4"):
         value, error = found[name]
         plain = found["plain_" + name]
         # how many times more networks plain averages would need; NaN where nothing scatters
@@ -211,7 +190,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         reduction = float(np.median(ratio**2)) if scatter.any() else math.nan
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
-        dims = TEST_PAIRS[:2] if name == "mean" else TEST_PAIRS
+        dims = TEST_PAIRS[: value.ndim]
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction

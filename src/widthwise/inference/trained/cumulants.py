@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -106,20 +107,44 @@ def average(polynomial: Iterable[Monomial], result: str, cumulants: Cumulants) -
     >>> [float(part[0, 0]) for part in average([z4], "Ia", Cumulants(tensors, np.zeros((1, 1))))]   # 3K², 6KG1 + 3V
     [12.0, 15.0]
     """
-    return _sum_over_arrangements([(term, len(term.factors)) for term in polynomial], result, cumulants, joined=False)
+    return joint_cumulant([polynomial], result, cumulants)
 
 
-def covariance(left: Iterable[Monomial], right: Iterable[Monomial], result: str, cumulants: Cumulants) -> Averages:
-    """E[left right] − E[left]E[right] for polynomials that share no index: correlators that join the two.
+def joint_cumulant(polynomials: Sequence[Iterable[Monomial]], result: str, cumulants: Cumulants) -> Averages:
+    """The joint cumulant of polynomials that share no index but those of `result`: of two of them the covariance.
+
+    Correlators are cumulants themselves, so it is the sum over the arrangements in which they join all polynomials.
 
     >>> tensors = {"K": np.array([[2.0]]), "G1": np.array([[0.5]]), "V": np.full((1, 1, 1, 1), 3.0)}
-    >>> left, right = (monomial(np.ones(1), "ab"[k], *[("z", "IJ"[k], "ab"[k])] * 2) for k in (0, 1))
-    >>> parts = covariance([left], [right], "IaJb", Cumulants(tensors, np.zeros((1, 1))))    # 2K², 4KG1 + 3V
+    >>> squares = [[monomial(np.ones(1), "ab"[k], *[("z", "IJ"[k], "ab"[k])] * 2)] for k in (0, 1)]
+    >>> parts = joint_cumulant(squares, "IaJb", Cumulants(tensors, np.zeros((1, 1))))    # 2K², 4KG1 + 3V
     >>> float(parts.order0.squeeze()), float(parts.order1.squeeze())
     (8.0, 13.0)
     """
-    products = [(first * second, len(first.factors)) for first, second in product(left, right)]
-    return _sum_over_arrangements(products, result, cumulants, joined=True)
+    products = list(product(*polynomials))
+    sizes = {letter: size for terms in products for term in terms for letter, size in term.sizes.items()}
+    shape = [len(cumulants.mean) if letter.isupper() else sizes[letter] for letter in result]
+    totals = np.zeros((2, *shape))
+    for terms in products:
+        whole = reduce(Monomial.__mul__, terms)
+        owners = [number for number, term in enumerate(terms) for _ in term.factors]
+        for power, blocks in _arrangements([factor.kind for factor in whole.factors]):
+            if _join_all([{owners[k] for k in block.factors} for block in blocks], len(terms)):
+                totals[power] += _contract(whole, blocks, result, cumulants)
+    return Averages(*totals)
+
+
+def _join_all(links: Sequence[set[int]], count: int) -> bool:
+    """Whether links join the numbers 0, …, count − 1.
+
+    >>> _join_all([{0, 1}, {2}], 3), _join_all([{0, 1}, {1, 2}], 3)
+    (False, True)
+    """
+    reached, left = {0}, list(links)
+    while touching := [link for link in left if link & reached]:
+        left = [link for link in left if not link & reached]
+        reached = reached.union(*touching)
+    return len(reached) == count
 
 
 class _Block(NamedTuple):
@@ -130,20 +155,6 @@ class _Block(NamedTuple):
 
 
 _MEAN, _KERNEL = Pairing((), "mean", "0"), Pairing(("01",), "K", "01")
-
-
-def _sum_over_arrangements(
-    terms: Sequence[tuple[Monomial, int]], result: str, cumulants: Cumulants, joined: bool
-) -> Averages:
-    """Terms, each with how many of its factors stand left; `joined`: only where left and right meet in a block."""
-    sizes = {letter: size for term, _ in terms for letter, size in term.sizes.items()}
-    shape = [len(cumulants.mean) if letter.isupper() else sizes[letter] for letter in result]
-    totals = np.zeros((2, *shape))
-    for term, border in terms:
-        for power, blocks in _arrangements([factor.kind for factor in term.factors]):
-            if not joined or any(min(block.factors) < border <= max(block.factors) for block in blocks):
-                totals[power] += _contract(term, blocks, result, cumulants)
-    return Averages(*totals)
 
 
 def _arrangements(kinds: Sequence[str]) -> Iterator[tuple[int, list[_Block]]]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations_with_replacement, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from widthwise.inference.infinite_width import Spectrum
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average, covariance
+from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average, joint_cumulant
 from widthwise.inference.trained.einsum import Operand, einsum
 
 #: Names of the second factor's indices in a covariance.
@@ -288,13 +289,39 @@ def _joint_moments(outputs: list[Monomial], cumulants: Cumulants) -> tuple[Outpu
     covariances = [np.zeros((*part.shape, *part.shape)) for part in means]
     for k, term in enumerate(outputs):
         # the other order of two different terms is the transpose
-        same = covariance([term], copies[k : k + 1], "IaAb", cumulants)
-        mixed = covariance([term], copies[k + 1 :], "IaAb", cumulants) if k + 1 < len(copies) else None
+        same = joint_cumulant([[term], copies[k : k + 1]], "IaAb", cumulants)
+        mixed = joint_cumulant([[term], copies[k + 1 :]], "IaAb", cumulants) if k + 1 < len(copies) else None
         for power, total in enumerate(covariances):
             total += same[power]
             if mixed is not None:
                 total += mixed[power] + mixed[power].transpose(2, 3, 0, 1)
     return OutputMoments(means.order0, covariances[0]), OutputMoments(means.order1, covariances[1])
+
+
+def cumulants_at_tests(basis: Basis, clock: Clock, highest: int) -> dict[int, np.ndarray]:
+    """Coefficients of 1/n of the cumulants of each trained output at each test, from the third to the `highest`.
+
+    Each is (outputs, tests).
+    At infinite width they vanish. To order 1/n a joint cumulant of the polynomials above has at most two factors that
+    are not linear in the initial outputs, and these together stand in one correlator of theory §3.
+    """
+    readout = readout_at_tests(basis.Theta, len(basis.rates))
+    terms = trained_output(clock, basis.rates, basis.others)
+    at_tests = [Monomial((*term.coefficients, Operand(readout, "xa")), term.factors) for term in terms]
+    return {order: _own_cumulant(at_tests, order, basis.cumulants) for order in range(3, highest + 1)}
+
+
+def _own_cumulant(terms: list[Monomial], order: int, cumulants: Cumulants) -> np.ndarray:
+    """The coefficient of 1/n of a cumulant of polynomials over "Ix"."""
+    linear, *others = terms
+    copies = [str.maketrans("JKMapqr", letters) for letters in ("JKMapqr", "ABCbstu", "DEFcvwy", "GHLdefg")]
+    total: Any = 0.0
+    for nonlinear in ([], *([term] for term in others), *combinations_with_replacement(others, 2)):
+        chosen = [*nonlinear, *[linear] * (order - len(nonlinear))]
+        count = len({*permutations([id(term) for term in chosen])})
+        polynomials = [[term.renamed(table)] for term, table in zip(chosen, copies, strict=False)]
+        total = total + count * joint_cumulant(polynomials, "Ix", cumulants).order1
+    return total
 
 
 def mean_kernel_change(basis: Basis, clock: Clock) -> np.ndarray:

@@ -1,0 +1,28 @@
+"""Sums over trained networks, turned into mean, covariance and higher cumulants of their outputs, with errors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from widthwise.experiments.tally import Estimate, Sums, jackknife, leaving_one_out, mean_replicates
+
+
+def estimates(sums: Sums, n: int) -> dict[str, Estimate]:
+    """mean, cov, kernel, change, kappa3 and kappa4 with standard errors; without control variates as `plain_mean`, ….
+
+    kappa3 and kappa4 are n times the third and fourth cumulant of each output at each test: at order 1/n, what
+    `predict` gives under these names. Regression on the controls, numbers of mean zero, starts when there are enough
+    networks for it.
+    """
+    values = mean_replicates(sums)
+    counts = leaving_one_out(sums["counts"][sums["counts"] > 0])
+    free = (counts / (counts - 1.0))[:, None, None, None, None]
+    for kind in ("", "plain_"):
+        first, second, third, fourth = (values.pop(kind + name) for name in ("first", "second", "third", "fourth"))
+        values[f"{kind}mean"] = first
+        values[f"{kind}cov"] = free * (second - np.einsum("rix,rjy->rixjy", first, first))
+        square = np.einsum("rixix->rix", second)
+        lower = 4.0 * third * first + 3.0 * square**2 - 12.0 * square * first**2 + 6.0 * first**4
+        values[f"{kind}kappa3"] = n * (third - 3.0 * square * first + 2.0 * first**3)
+        values[f"{kind}kappa4"] = n * (fourth - lower)
+    return {name: jackknife(value) for name, value in values.items()}
