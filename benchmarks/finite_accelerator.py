@@ -52,7 +52,7 @@ def overlap_rate(quadruples: int = 1 << 15, planes: int = 2080, start: int = 16)
     added = jax.jit(add_block, static_argnums=0)
 
     def call():
-        added(laid, values, values, block, float(start), where)[0].block_until_ready()
+        added(laid, values, values, block, block, float(start), where)[0].block_until_ready()
 
     work = quadruples * DEGREE_BLOCK * (2 * 2 * types * half**2 + 2 * types**2 * half)
     return work / timed(call)
