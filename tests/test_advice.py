@@ -34,7 +34,7 @@ def deep(activation, depth=30, width=64, **hyper):
         (deep("tanh", C_W=1.0), "critical"),
         (deep("tanh", C_W=3.0), "signals or gradients explode"),
         (deep("tanh", C_W=0.5), "signals or gradients vanish"),
-        (deep("tanh", 5, C_W=1.1), "not critical, but mild at this depth"),
+        (deep("tanh", 5, C_W=1.1), "not critical, but harmless at this depth"),
         (deep("relu", C_W=2.0), "critical"),
         (deep("relu", C_W=1.0), "signals or gradients vanish"),
         (ww.MLP.torch_default([4, *[64] * 29, 1], "gelu"), "signals or gradients vanish"),

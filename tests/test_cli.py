@@ -261,7 +261,7 @@ def test_comparing_files_ends_with_one_where_they_disagree(here, capsys):
     assert (here / "x.svg").stat().st_size > 1000
     code, out, _ = call(capsys, "compare", "wrong.nc", "ms.nc")
     assert code == 1
-    assert "K (layer 2): disagrees" in out
+    assert "K (layer 2): needs a second width" in out
 
 
 def test_an_interrupted_command_ends_with_130(monkeypatch, capsys):
@@ -275,8 +275,9 @@ def test_an_interrupted_command_ends_with_130(monkeypatch, capsys):
 def test_warnings_take_one_line_and_none_when_quiet(capsys):
     words = ("theory", "--widths", "2,1,1", "--order", "1", "--tensors", "V")
     _, _, err = call(capsys, *words)
-    assert err.startswith("warning: theory: width 1 at hidden layer 1")
-    assert err.count("\n") == 1
+    warning, network = err.splitlines()
+    assert warning.startswith("warning: theory: width 1 at hidden layer 1")
+    assert network == "network: widths 2,2x1, tanh, C_b 0, C_W 1, lambda_b 1, lambda_W 1"
     assert call(capsys, *words, "--quiet")[2] == ""
 
 

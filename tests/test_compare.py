@@ -128,7 +128,8 @@ def test_one_width_does_not_tell_a_remainder_from_an_error(measured):
     assert verdicts(found)["A"] == ONE_WIDTH
     assert verdicts(found)["K"] == AGREES
     assert found.verdict == ONE_WIDTH
-    assert "a measurement at a second width tells" in str(found).splitlines()[-1]
+    assert "needs a second width to say: off at this width" in found.sentence
+    assert not found.agrees
 
 
 def test_two_widths_tell_too_small_a_width_from_a_wrong_theory(measured):
@@ -137,12 +138,13 @@ def test_two_widths_tell_too_small_a_width_from_a_wrong_theory(measured):
     assert verdicts(right)["A"] == TOO_NARROW
     assert set(verdicts(right).values()) <= {AGREES, TOO_NARROW}
     assert right.verdict == TOO_NARROW
-    assert "n too small: the measurement is off by the remainder" in right.sentence
+    assert "agrees after the next order in 1/n: the difference at finite width falls" in right.sentence
+    assert right.agrees
     for name, term in (("V", "V"), ("A", "D")):
         flow = finite_flow(network(), X, (name,), omit=frozenset({(name, term)}), last_only=True)
         wrong = ww.compare(th.assign({name: (th[name].dims, flow.tensors[name])}), (narrow, wide))
         assert verdicts(wrong)[name] == wrong.verdict == DISAGREES
-        assert wrong.sentence.startswith(f"{name} (layer 3): disagrees.")
+        assert f" {name} (layer 3): disagrees." in wrong.sentence
 
 
 def test_a_measurement_over_widths_has_the_same_verdicts():
@@ -216,13 +218,18 @@ def test_the_table_and_the_file_hold_the_verdict(measured, tmp_path):
     th, narrow, wide = measured
     found = ww.compare(th, (narrow, wide))
     lines = str(found).splitlines()
-    assert lines[0].split()[-2:] == ["probability", "verdict"]
-    assert len(lines) == len(found.rows) + 2
+    assert lines[0].split() == ["layer", "3", "pull", "predicted", "measured", "prob.", "verdict"]
+    assert max(map(len, lines)) <= 80
+    assert found.table(wide=True).splitlines()[0].split()[-2:] == ["probability", "verdict"]
+    assert len(found.table().splitlines()) == len(found.rows) + 1
     header, *rows = found.to_csv(tmp_path / "pulls.csv").read_text().splitlines()
     assert header.endswith("distinct,chi2,independent,probability,verdict")
-    assert rows[2].endswith("n too small")
+    assert rows[2].endswith("agrees after the next order in 1/n")
     agreeing = ww.compare(th[["K", "G1"]], wide)
-    assert str(agreeing).endswith("Theory and measurement agree.")
+    assert str(agreeing).splitlines()[-1].endswith("sampled networks.")
+    assert agreeing.summary == f"{len(agreeing.rows)} of {len(agreeing.rows)} agree" + "s" * (
+        len(agreeing.rows) == 1
+    ) + (f" with {wide.attrs['networks']:,} sampled networks.")
 
 
 def test_measurements_that_do_not_belong_together_are_refused():

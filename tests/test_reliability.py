@@ -74,6 +74,8 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("train", {"net": "ww.MLP([2, 8, 8, 8, 1], 'quadratic')", "X_test": "np.array([[1e5, 1e5]])"}),
         ("theory at pairs", {"X": "X", "X2": "X", "tensors": "['K']"}),
         ("predict", {"order": "1", "method": "X"}),
+        ("theory at pairs", {"tensors": "np.array(1.0)"}),
+        ("NTKRegressor", {"X": "np.array([[27.9], [33.67]])", "y": "HOSTILE['array of text']()"}),
         ("exact.kurtosis_by_depth", {"net": "ww.MLP([1, 4, 4, 4, 1], 'cubic')", "x": "[1e-6]"}),
         ("advise", {"net": "ww.ResMLP([2, 4, 4, 1], 'tanh', norm='rms')", "X": "1e-200 * np.ones((2, 2))"}),
         ("advise", {"net": "ww.MLP([2, 4, 4, 1], 'gelu')", "X": "1e-200 * np.ones((2, 2))"}),

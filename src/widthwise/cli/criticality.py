@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from textwrap import fill
 from typing import Annotated
 
 import typer
 
 from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
-from widthwise.cli.output import Records, check_output, emit, emit_with_figure, require_folder, write_result
+from widthwise.cli.output import (
+    Records,
+    check_output,
+    emit,
+    emit_with_figure,
+    network_lines,
+    require_folder,
+    write_result,
+)
 
 ActivationArgument = Annotated[
     str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
@@ -74,7 +83,15 @@ def advise(study: StudyOptions, output: OutputOptions) -> None:
     if kind not in ("json", "html", "table"):
         emit(_by_layer(found), output)
         return
-    write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
+    write_result({"json": found.json, "html": found.html, "table": _for_terminal(found)}[kind] + "\n", output)
+
+
+def _for_terminal(found) -> str:
+    """The report in lines of 80 columns, the network it is about, and the PyTorch code to paste."""
+    lines = [fill(line, 80) for line in (*network_lines(found.net), "", *found.text.split("\n"))]
+    code = found.code.get("pytorch")
+    more = ["", "PyTorch code (--out advice.html has Flax and Equinox too):", "", code] if code else []
+    return "\n".join([*lines, *more])
 
 
 def _by_layer(found) -> Records:

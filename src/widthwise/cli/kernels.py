@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import astuple, fields
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, whole_numbers
-from widthwise.cli.output import Records, check_output, emit_with_figure
+from widthwise.cli.output import Records, check_output, emit_with_figure, tell_network
 from widthwise.errors import InvalidInput
 from widthwise.interrupts import INTERRUPTED
 
@@ -44,6 +45,7 @@ def theory(
     names = None if tensors is None else tensors.split(",")
     found = compute(what.net, what.data.X_train, order=order, tensors=names, layers=layers, progress=output.progress)
     emit_with_figure(found, output, "flow", found)
+    tell_network(what.net, output)
 
 
 def measure(
@@ -62,6 +64,7 @@ def measure(
     what = study.study(networks=networks, seed=seed)
     found = _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, output)
     emit_with_figure(found, output, "flow", found)
+    tell_network(what.net, output)
     return INTERRUPTED if found.attrs["interrupted"] else 0
 
 
@@ -75,11 +78,12 @@ def compare(
     statistics: Statistics = None,
     extrapolate: Widths = None,
     level: Annotated[float, typer.Option("--level", help="Probability below which a row does not agree.")] = 0.001,
+    wide: Annotated[bool, typer.Option("--wide", help="Every column, however wide the table becomes.")] = False,
 ) -> int:
-    """Theory against measurement, in standard errors: two files, or both computed now. Ends with 1 if they disagree.
+    """Compare theory with sampled networks, in standard errors. Exits with code 1 unless they agree.
 
-    Means are compared to order 1/width where the theory holds it. The other tensors differ from a measurement at finite
-    width by one more power of 1/width, which many networks resolve; --extrapolate removes that.
+    Reads two files, or computes both now: then networks are measured at three widths and extrapolated to infinite
+    width, because at finite width most tensors differ from theory by the next order in 1/n.
     """
     from widthwise.comparison import ComparisonRow
     from widthwise.comparison import compare as compute
@@ -91,15 +95,19 @@ def compare(
         th, ms = _loaded("PREDICTED", predicted), _loaded("MEASURED", measured)
     else:
         what = study.study(networks=networks, seed=seed)
+        if extrapolate is None and what.net.depth > 1:
+            extrapolate = ",".join(str(factor * what.net.n) for factor in (1, 2, 4))
         ms = _measured_study(what, statistics, "last", extrapolate, None, None, output)
         if ms.attrs["interrupted"]:
             raise KeyboardInterrupt
         th = _theory_for(what, ms, output)
+        tell_network(what.net, output)
     found = compute(th, ms, level=level)
     rows = [tuple("" if cell is None else cell for cell in astuple(row)) for row in found]
-    records = Records(tuple(field.name for field in fields(ComparisonRow)), rows, (found.sentence,))
+    text = f"{found.table(wide)}\n{fill(found.sentence, 80)}\n"
+    records = Records(tuple(field.name for field in fields(ComparisonRow)), rows, text=text)
     emit_with_figure(records, output, "agreement", th, ms)
-    return 1 if "disagrees" in found.verdict else 0
+    return 0 if found.agrees else 1
 
 
 def predict(
@@ -115,6 +123,7 @@ def predict(
     what = study.study(algorithm=training.chosen())
     found = compute(what.net, *what.data.for_training(), what.algorithm, order=order)
     emit_with_figure(found, output, "predictions", found)
+    tell_network(what.net, output)
 
 
 def train(
@@ -137,6 +146,7 @@ def train(
         engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
     emit_with_figure(found, output, "predictions", None, found)
+    tell_network(what.net, output)
     return INTERRUPTED if found.attrs["interrupted"] else 0
 
 

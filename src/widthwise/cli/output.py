@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from widthwise import files
@@ -35,11 +36,39 @@ MOST_ROWS = 60
 
 @dataclass(frozen=True)
 class Records:
-    """A result that is a list of rows, with remarks to print below a table."""
+    """A result that is a list of rows, with remarks to print below a table, or with a table of its own as text."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     remarks: tuple[str, ...] = ()
+    text: str = ""
+
+
+def network_lines(net: Any) -> list[str]:
+    """A network in words, with every number that a result depends on, defaults too.
+
+    >>> from widthwise.network import MLP
+    >>> network_lines(MLP([3, 64, 64, 1], "relu", C_W=2.0))
+    ['network: widths 3,2x64,1, relu, C_b 0, C_W 2, lambda_b 1, lambda_W 1']
+    """
+    if not hasattr(net, "lambda_W"):
+        return [f"network: {net!r}"]
+    runs = [(width, len(list(run))) for width, run in itertools.groupby(net.widths)]
+    widths = ",".join(f"{count}x{width}" if count > 1 else str(width) for width, count in runs)
+
+    def value(name: str) -> str:
+        numbers = getattr(net, name)
+        return f"{numbers[0]:.6g}" if len(set(numbers)) == 1 else ",".join(f"{number:.6g}" for number in numbers)
+
+    numbers = ", ".join(f"{name} {value(name)}" for name in ("C_b", "C_W", "lambda_b", "lambda_W"))
+    return [f"network: widths {widths}, {net.activation_text}, {numbers}"]
+
+
+def tell_network(net: Any, output: OutputOptions) -> None:
+    """The network behind a table on the screen; files hold it themselves."""
+    if output.out is None and check_output(output) == "table":
+        for line in network_lines(net):
+            remark(output, fill(line, 80))
 
 
 def remark(output: OutputOptions, text: str) -> None:
@@ -173,6 +202,8 @@ def matrices(dataset: xr.Dataset) -> list[Records]:
 
 
 def _as_table(result: xr.Dataset | Records) -> str:
+    if isinstance(result, Records) and result.text:
+        return result.text
     tables = [result] if isinstance(result, Records) else matrices(result)
     return "".join(_one_table(records) for records in tables)
 

@@ -6,13 +6,26 @@ import csv
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from widthwise.comparison.readings import check_measurement, read
-from widthwise.comparison.verdicts import AGREES, VERDICTS, chi_square, effective_entries, probability, pulls, verdict
+from widthwise.comparison.verdicts import (
+    AGREES,
+    ONE_WIDTH,
+    SOUND,
+    TOO_NARROW,
+    TOO_NOISY,
+    VERDICTS,
+    chi_square,
+    effective_entries,
+    probability,
+    pulls,
+    verdict,
+)
 from widthwise.errors import InvalidInput
 from widthwise.files import replacing
 from widthwise.network.validation import BELOW_ONE, LEAST, check_real
@@ -23,6 +36,9 @@ _HEAD = (
     "variable", "layer", "entries", "rms pull", "worst pull", "at", "predicted", "measured", "± s.e.",
     "distinct", "χ²", "independent", "probability", "verdict",
 )  # fmt: skip
+_NARROW_HEAD = ("pull", "predicted", "measured", "prob.", "verdict")
+#: Verdicts as a table of 80 columns has them.
+_SHORT = {TOO_NARROW: "agrees at next order", ONE_WIDTH: "needs a second width", TOO_NOISY: "too few networks"}
 
 
 @dataclass(frozen=True)
@@ -52,12 +68,14 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of pulls. `print` it for a table; `to_csv` writes it; `worst` is the largest pull of all.
+    """Rows of pulls. `print` it for a table of 80 columns, `table(wide=True)` has all; `to_csv` writes it.
 
-    `verdict` is the worst of the rows' verdicts, and `sentence` says which rows have which.
+    `worst` is the largest pull of all, `verdict` the worst of the rows' verdicts; `summary` counts them and `sentence`
+    says which rows have which. `networks` is what was measured on, in words.
     """
 
     rows: tuple[ComparisonRow, ...]
+    networks: str = "networks"
 
     @property
     def worst(self) -> float:
@@ -68,22 +86,51 @@ class Comparison:
         return max((row.verdict for row in self.rows), key=list(VERDICTS).index, default=AGREES)
 
     @property
+    def agrees(self) -> bool:
+        """Whether every row agrees, at the next order in 1/n if not before."""
+        return self.verdict in SOUND
+
+    @property
+    def summary(self) -> str:
+        """How many rows agree with how many networks.
+
+        >>> row = ComparisonRow("K", 2, 1, 0.5, 0.5, "0,0", 1.0, 1.1, 0.2, 1, 0.25, 1.0, 0.6, AGREES)
+        >>> Comparison((row,), "4,000 sampled networks").summary
+        '1 of 1 agrees with 4,000 sampled networks.'
+        """
+        sound, later = (sum(row.verdict in kinds for row in self.rows) for kinds in (SOUND, (TOO_NARROW,)))
+        what = f"{sound} of {len(self.rows)} agree{'s' * (sound == 1)} with {self.networks}"
+        return what + (f" ({later} after the next order in 1/n)." if later else ".")
+
+    @property
     def sentence(self) -> str:
-        if all(row.verdict == AGREES for row in self.rows):
-            return "Theory and measurement agree."
-        found = []
+        """The summary, and the rows that do not agree as they stand."""
+        found = [self.summary]
         for kind in reversed(VERDICTS):
-            rows = [row for row in self.rows if row.verdict == kind]
-            names = [row.variable if row.layer is None else f"{row.variable} (layer {row.layer})" for row in rows]
+            names = [_name(row) for row in self.rows if row.verdict == kind != AGREES]
             if names:
-                found.append(f"{', '.join(names)}: {VERDICTS[kind]}.")
+                found.append(f"{', '.join(names)}: {kind}{VERDICTS[kind]}.")
         return " ".join(found)
 
     def __iter__(self) -> Iterator[ComparisonRow]:
         return iter(self.rows)
 
+    def table(self, wide: bool = False) -> str:
+        """The rows as text: what a reader needs in 80 columns, or everything."""
+        if wide:
+            return text_table(_HEAD, [astuple(row) for row in self.rows])
+        layers = {row.layer for row in self.rows}
+        one = f"layer {self.rows[0].layer}" if len(layers) == 1 and None not in layers else ""
+        rows = [
+            (row.variable if one or row.layer is None else f"{row.variable} l={row.layer}", f"{row.worst_pull:.2f}",
+             row.predicted, f"{row.measured:.4g} ± {row.standard_error:.1g}", f"{row.probability:.2g}",
+             _SHORT.get(row.verdict, row.verdict))
+            for row in self.rows
+        ]  # fmt: skip
+        return text_table((one, *_NARROW_HEAD), rows, left=(0, 5))
+
     def __str__(self) -> str:
-        return f"{text_table(_HEAD, [astuple(row) for row in self.rows])}\n{self.sentence}"
+        return f"{self.table()}\n{fill(self.sentence, 80)}"
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""
@@ -103,10 +150,10 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
     differs by a remainder of relative order 1/n. Verdicts:
 
     - "agrees": the probability is at least `level`;
-    - "n too small": the measurement at its largest width is off, and the difference falls with the width: extrapolated
-      to infinite width it agrees, or is off by no more than the next remainder may be;
+    - "agrees after the next order in 1/n": the measurement at its largest width is off, and the difference falls with
+      the width: extrapolated to infinite width it agrees, or is off by no more than the next remainder may be;
     - "disagrees": extrapolated to infinite width it is off by more;
-    - "disagrees or n too small: …": with one width, or with too few networks, nobody can say which.
+    - "needs a second width to say", "too few networks to say": nobody can say which of the two it is.
 
     Parameters
     ----------
@@ -141,7 +188,25 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
             common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
             layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
         rows += [_row_of(name, layer, theory, datasets, level) for layer in layers]
-    return Comparison(tuple(rows))
+    return Comparison(tuple(rows), _networks(datasets))
+
+
+def _networks(datasets: tuple[xr.Dataset, ...]) -> str:
+    """What was measured on, in words: networks, and widths where there are several."""
+    last = datasets[-1].attrs
+    count = sum(int(one.attrs.get("networks", 0)) for one in datasets)
+    widths = list(last["widths"]) if "widths" in last else [one.attrs["n"] for one in datasets[1:] and datasets]
+    kind = "trained networks" if last.get("kind") == "train" else "sampled networks"
+    if not count:
+        return kind
+    if len(widths) < 2:
+        return f"{count:,} {kind}"
+    each = f"{count:,} {kind} at each of" if "widths" in last else f"{count:,} {kind} at"
+    return f"{each} the widths {', '.join(map(str, widths[:-1]))} and {widths[-1]}"
+
+
+def _name(row: ComparisonRow) -> str:
+    return row.variable if row.layer is None else f"{row.variable} (layer {row.layer})"
 
 
 def _row_of(

@@ -14,20 +14,22 @@ from scipy.special import fdtrc
 from widthwise.comparison.readings import Measured, WidthReading, distinct
 
 AGREES = "agrees"
-TOO_NARROW = "n too small"
+TOO_NARROW = "agrees after the next order in 1/n"
 DISAGREES = "disagrees"
-ONE_WIDTH = "disagrees or n too small: measure at a second width"
-TOO_NOISY = "disagrees or n too small: take more networks"
+ONE_WIDTH = "needs a second width to say"
+TOO_NOISY = "too few networks to say"
 #: A difference falls with the width if one that does not is less probable than this, and than one that falls as 1/n.
 FALLS_BELOW = 0.05
-#: From best to worst, each with what it says in a sentence.
+#: From best to worst, each with the reason that follows it in a sentence.
 VERDICTS = {
-    AGREES: "agrees",
-    TOO_NARROW: "n too small: the measurement is off by the remainder that falls with the width, and agrees without it",
-    TOO_NOISY: "disagrees, or n too small: too few networks to say whether the difference falls with the width",
-    ONE_WIDTH: "disagrees, or n too small: a measurement at a second width tells",
-    DISAGREES: "disagrees",
+    AGREES: "",
+    TOO_NARROW: ": the difference at finite width falls with the width, and vanishes at infinite width",
+    TOO_NOISY: ": off at the largest width, by a difference that may or may not fall with the width",
+    ONE_WIDTH: ": off at this width, which a wrong theory or the next order in 1/n would explain",
+    DISAGREES: "",
 }
+#: Verdicts with which theory stands.
+SOUND = (AGREES, TOO_NARROW)
 
 
 def pulls(predicted: np.ndarray, reading: WidthReading) -> np.ndarray:

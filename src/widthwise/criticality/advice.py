@@ -32,8 +32,8 @@ _SAME = 1e-4
 class Advice:
     """A report on a network. `text`, `json` and `html` are the same in three forms; `code` is ready to paste.
 
-    `verdict` is "critical" (C_b and C_W are), "not critical, but mild at this depth", "signals or gradients vanish",
-    "signals or gradients explode" or "cannot be trained by gradients". `critical` is the critical point of the
+    `verdict` is "critical" (C_b and C_W are), "not critical, but harmless at this depth", "signals or gradients
+    vanish", "signals or gradients explode" or "cannot be trained by gradients". `critical` is the critical point of the
     activation, or None with `reason` saying why there is none; `trouble` says why a kernel could not be followed.
     `signal` and `gradient` are log10 of K at the output over K at the first layer, and of the squared gradient at the
     first layer over that at the last. `recommended` is the network to use instead, `rates` its learning rates,
@@ -263,7 +263,7 @@ def _verdict(net: Network, aimed: Network | None, growth: tuple[float, float], b
         return "signals or gradients explode"
     if any(g < low for g, (low, _) in zip(growth, allowed, strict=True)):
         return "signals or gradients vanish"
-    return "not critical, but mild at this depth"
+    return "not critical, but harmless at this depth"
 
 
 def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from widthwise.criticality.critical import HALF_STABLE, K_ZERO, MARGINAL
-from widthwise.criticality.depth_width import DepthWidth
+from widthwise.criticality.depth_width import REGIMES, DepthWidth
+from widthwise.criticality.kernel_fixed_points import FixedPoint
 from widthwise.network import MLP, Dense
 
 if TYPE_CHECKING:
@@ -64,19 +65,27 @@ def _paragraphs(advice: Advice) -> list[list[str]]:
     return [lines for part in parts if (lines := part(advice))]
 
 
-def _factor(log10: float) -> str:
+def _fold(log10: float) -> str:
+    """How much something grows or shrinks.
+
+    >>> _fold(3.824), _fold(-0.3), _fold(0.0), _fold(12.34), _fold(math.inf)
+    ('grow 6,670-fold', 'shrink 2-fold', 'do not change', 'grow by a factor 10^12.3', 'grow beyond measure')
+    """
+    if abs(log10) < 5e-3:
+        return "do not change"
+    verb = "grow" if log10 > 0 else "shrink"
     if not math.isfinite(log10):
-        return "beyond measure"
-    return f"a factor {10.0**log10:.3g}" if abs(log10) < 5 else f"a factor 10^{log10:.1f}"
+        return f"{verb} beyond measure"
+    size = float(f"{10.0 ** min(abs(log10), 6.0):.3g}")
+    return f"{verb} by a factor 10^{abs(log10):.1f}" if abs(log10) >= 5 else f"{verb} {size:,.10g}-fold"
 
 
 def _depth_lines(advice: Advice) -> list[str]:
     if advice.flow is None:
         return ["The kernel cannot be followed through the layers: " + advice.trouble]
     return [
-        f"Depth ({advice.measured_on}): from the first layer to the output the kernel K changes by "
-        f"{_factor(advice.signal)}; the squared gradient that reaches the first layer is that of the last times "
-        f"{_factor(advice.gradient).removeprefix('a factor ')}."
+        f"Depth ({advice.measured_on}): squared signals (the kernel K) {_fold(advice.signal)} from the first layer to "
+        f"the output; squared gradients {_fold(advice.gradient)} from the last layer to the first."
     ]
 
 
@@ -99,10 +108,17 @@ def _growth_lines(advice: Advice) -> list[str]:
     return [f"{first}{growth.gradient}."]
 
 
-def _length(xi: float) -> str:
-    if math.isinf(xi):
-        return "infinite"
-    return f"{xi:.3g} layers" if xi > 0 else f"{-xi:.3g} layers, growing"
+def _length_lines(point: FixedPoint) -> str:
+    """Correlation lengths in words."""
+    norms = "settle" if point.xi_parallel > 0 else "run away"
+    gradients = "shrink" if point.xi_perp > 0 else "grow"
+    found = [
+        "norms change by powers of depth at most" if math.isinf(point.xi_parallel)
+        else f"norms {norms} within {abs(point.xi_parallel):.3g} layers",
+        "gradients change by powers of depth at most" if math.isinf(point.xi_perp)
+        else f"gradients {gradients} e-fold every {abs(point.xi_perp):.3g} layers",
+    ]  # fmt: skip
+    return f"{'; '.join(found)}.".capitalize()
 
 
 def _fixed_point_lines(advice: Advice) -> list[str]:
@@ -113,7 +129,7 @@ def _fixed_point_lines(advice: Advice) -> list[str]:
     return [
         f"With more layers like the last one K tends to {point.K:.6g} ({point.stability}), where χ_∥ = "
         f"{point.chi_parallel:.6g} and χ_⊥ = {point.chi_perp:.6g}: {phase}.",
-        f"Correlation lengths: sizes {_length(point.xi_parallel)}, directions and gradients {_length(point.xi_perp)}.",
+        _length_lines(point),
     ]
 
 
@@ -142,8 +158,8 @@ def _gradient_line(advice: Advice) -> list[str]:
     if not math.isfinite(advice.recommended_gradient):
         return []
     return [
-        f"With it the squared gradient at the first layer is that of the last times "
-        f"{_factor(advice.recommended_gradient).removeprefix('a factor ')}, before learning rates are equalised."
+        f"With it squared gradients {_fold(advice.recommended_gradient)} from the last layer to the first, before "
+        "learning rates are equalised."
     ]
 
 
@@ -167,31 +183,32 @@ def _rate_lines(advice: Advice) -> list[str]:
     ]
 
 
-_REGIMES = {
-    "close to infinite width": "The network is close to its infinite-width limit: little feature learning.",
-    "of finite width": "Corrections of order 1/n matter and are under control.",
-    "beyond the expansion": "Corrections are as large as what they correct: networks differ wildly from draw to draw. "
-    "Make it wider or shallower.",
-}
+_MEANING = dict(zip(REGIMES.values(), (
+    "little feature learning is to be expected.",
+    "corrections of order 1/n matter, and are reliable.",
+    "the expansion in 1/n is a rough guide here. Make the network wider or shallower, or measure it.",
+    "corrections are as large as what they correct. Make the network wider or shallower.",
+), strict=True))  # fmt: skip
 
 
 def _depth_width_lines(advice: Advice) -> list[str]:
     dw, better = advice.depth_width, advice.recommended_depth_width
     lines = []
     if dw is not None:
-        lines = [f"Depth against width: Σ 1/n = {dw.aspect_ratio:.4g}. As given: {_fluctuations(dw)}"]
+        lines = [f"Depth/width = {dw.aspect_ratio:.2g}. As given: {_fluctuations(dw)}"]
     if better is not None and advice.verdict != "critical":
-        start = "" if lines else f"Depth against width: Σ 1/n = {better.aspect_ratio:.4g}. "
+        start = "" if lines else f"Depth/width = {better.aspect_ratio:.2g}. "
         lines.append(f"{start}As recommended: {_fluctuations(better)}")
     return lines
 
 
 def _fluctuations(dw: DepthWidth) -> str:
-    ntk = f", the neural tangent kernel by {100 * dw.ntk_fluctuation:.3g}%" if math.isfinite(dw.ntk_variance) else ""
-    end = f" At this width the expansion in 1/n ends at about {dw.fails_at} layers." if dw.fails_at is not None else ""
+    known = math.isfinite(dw.ntk_variance)
+    ntk = f", and their neural tangent kernels by {100 * dw.ntk_fluctuation:.3g}%" if known else ""
+    end = f" At this width the expansion in 1/n fails at about {dw.fails_at} layers." if dw.fails_at is not None else ""
     return (
-        f"from network to network the kernel of the outputs fluctuates by {100 * dw.kernel_fluctuation:.3g}%{ntk}. "
-        f"{_REGIMES[dw.regime]}{end}"
+        f"{dw.regime}: the output kernels of individual networks differ by {100 * dw.kernel_fluctuation:.3g}%{ntk}; "
+        f"{_MEANING[dw.regime]}{end}"
     )
 
 

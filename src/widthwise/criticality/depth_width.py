@@ -31,6 +31,15 @@ from widthwise.network.validation import check_real
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0
+#: What depth and width mean, by the largest relative variance or shift of order 1/n up to which it is so. Up to a
+#: hundredth networks differ by 10%, and what order 1/n leaves out is a ten-thousandth; from a tenth on they differ by a
+#: third and more, and what is left out is some percent of the leading term.
+REGIMES = {
+    0.01: "close to infinite width",
+    0.1: "finite-width effects are noticeable",
+    FAILS_AT: "finite-width effects are large",
+    math.inf: "beyond the expansion in 1/n",
+}
 _DEEPEST = 20_000
 #: The same for networks with skips or normalisation, whose memory is carried along.
 _DEEPEST_WITH_MEMORY = 1024
@@ -70,10 +79,9 @@ class DepthWidth:
 
     @property
     def regime(self) -> str:
-        """In words: "close to infinite width", "of finite width", or "beyond the expansion"."""
+        """One of `REGIMES`."""
         largest = max(abs(x) for x in (self.kernel_variance, self.ntk_variance, self.kernel_shift) if math.isfinite(x))
-        return ("close to infinite width" if largest < 0.01 else "of finite width" if largest < FAILS_AT
-                else "beyond the expansion")  # fmt: skip
+        return next(name for bound, name in REGIMES.items() if largest < bound)
 
 
 def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> DepthWidth:
@@ -108,7 +116,10 @@ def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> Dept
     deep = MLP(widths, sigmas, **hyper)
     ratios = single_flow(deep, rows[0], wanted, "A" in wanted).ratios
     at = {name: float(values[net.depth - 1]) / net.n for name, values in ratios.items()}
-    size = np.stack([np.abs(values) for values in ratios.values()]) / np.asarray(deep.widths[:-1])
+    together = {name: values for name, values in ratios.items() if name not in ("A", "B")}
+    if "A" in ratios:
+        together["Theta"] = ratios["A"] + 2.0 * ratios["B"]
+    size = np.abs(np.stack([*together.values()])) / np.asarray(deep.widths[:-1])
     beyond = np.flatnonzero((size >= FAILS_AT * (1.0 - 1e-12)).any(axis=0))
     return DepthWidth(
         net.depth, net.n, float(sum(1.0 / n for n in net.widths[1:-1])), at["V"],

@@ -48,7 +48,7 @@ def check_names(argument: str, names: Any, known: Iterable[str], also: str = "")
     ['V']
     """
     known = list(known)
-    if not isinstance(names, Iterable):
+    if not isinstance(names, Iterable) or (isinstance(names, np.ndarray) and not names.ndim):
         raise InvalidInput(argument, repr(names), f"some of {', '.join(known)}{also}")
     given = [names] if isinstance(names, str) else list(names)
     for name in given:

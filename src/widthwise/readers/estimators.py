@@ -18,7 +18,7 @@ from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_layers, require_memory
-from widthwise.network import MLP, GradientFlow, check_integer, check_seed
+from widthwise.network import MLP, GradientFlow, check_integer, check_seed, real_array
 from widthwise.network.validation import is_one_of
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
@@ -127,7 +127,7 @@ class StandardisedRegressor(RegressorMixin, BaseEstimator):
     def _targets(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
         self._flat = y.ndim == 1
-        y = np.asarray(y, float).reshape(len(X), -1)
+        y = real_array(y, "y").reshape(len(X), -1)
         self.y_mean_, spread = y.mean(axis=0), y.std(axis=0)
         self.y_scale_ = np.where(spread > 0, spread, 1.0)
         return X, (y - self.y_mean_) / self.y_scale_

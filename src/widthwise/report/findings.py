@@ -84,8 +84,8 @@ def find(study: Study, tell: Callable[[str], None] = lambda text: None) -> Findi
     ('cannot be trained by gradients', True, True)
     """
     net, X = study.net, study.data.X_train[:_INPUTS]
-    # once and twice the last hidden width: what the measurement is extrapolated from
-    widths = [net.n, 2 * net.n] if net.depth > 1 and min(net.widths[1:-1]) > 1 else None
+    # once, twice and four times the last hidden width: what the measurement is extrapolated from
+    widths = [net.n, 2 * net.n, 4 * net.n] if net.depth > 1 and min(net.widths[1:-1]) > 1 else None
     found = Findings(study, X)
     if len(X) < len(study.data.X_train):
         found.notes.append(f"kernels, tensors and measurement are those of the first {len(X)} training inputs")

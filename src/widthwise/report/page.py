@@ -50,15 +50,11 @@ def head(found: Findings) -> str:
     cards = [("Initialisation", advice.verdict if advice else "not followed")]
     if advice is not None and advice.depth_width is not None:
         size = advice.depth_width
-        cards.append(("Depth against width", f"Σ 1/n = {size.aspect_ratio:.3g}: {size.regime}"))
+        cards.append(("Depth against width", f"depth/width = {size.aspect_ratio:.2g}: {size.regime}"))
     if found.comparison is not None:
-        rows = list(found.comparison)
-        agreeing, nearly = (sum(row.verdict == verdict for row in rows) for verdict in ("agrees", "n too small"))
-        text = f"{agreeing + nearly} of {len(rows)} variables agree"
-        text += f", {nearly} of them up to a remainder that falls with the width" if nearly else ""
-        cards.append(("Theory against sampled networks", text))
+        cards.append(("Theory against sampled networks", found.comparison.summary))
     if found.training is not None:
-        cards.append(("Theory against trained networks", found.training.verdict))
+        cards.append(("Theory against trained networks", found.training.summary))
     boxes = "".join(f"<div class='card'><b>{escape(name)}</b>{escape(text)}</div>" for name, text in cards)
     line = f"{net.depth} weight layers, widths {', '.join(map(str, net.widths))}, activation {net.activation_text}"
     title = "<h1>A network, before anyone trains it</h1>"

@@ -47,8 +47,9 @@ TEXT = {
     "covariance get corrections from every tensor above.",
     "measurement": "A pull is (measured − predicted)/standard error. χ² sums their squares over the entries that are "
     "not equal by symmetry; they are correlated and count as fewer independent ones in the column so named. "
-    "“n too small” means: off at the largest width that was measured, by a difference that falls with the width. “at” "
-    "are the inputs of the entry with the worst pull, whose values follow; the probability is that of a larger χ².",
+    "“agrees after the next order in 1/n” means: off at the largest width that was measured, by a difference that "
+    "falls with the width and vanishes at infinite width. “at” are the inputs of the entry with the worst pull, whose "
+    "values follow; the probability is that of a larger χ².",
 }
 
 #: Captions of figures by what is read out.
