@@ -48,6 +48,7 @@ from widthwise.network import NormMLP as NormMLP
 from widthwise.network import Residual as Residual
 from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
+from widthwise.network import schedule as schedule
 from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier

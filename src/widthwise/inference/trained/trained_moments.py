@@ -11,7 +11,7 @@ Averaged over z, ΔĤ, dĤ, ddIĤ and ddIIĤ (`cumulants`) the polynomials give 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, permutations
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.inference.infinite_width import Spectrum
-from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.clock import Clock, Link
 from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average, joint_cumulant
 from widthwise.inference.trained.einsum import Operand, einsum
 
@@ -108,8 +108,8 @@ def kernel_change(clock: Clock, rates: np.ndarray, inputs: int) -> list[Monomial
         at_once = 0.5 * clock.chain(q, r)
         pair = np.zeros_like(at_once)
     else:
-        pair = clock.kept(q) * clock.chain(q, clock.joint(q, r))
-        at_once = 0.5 * clock.step * clock.chain(clock.joint(q, r))
+        pair = clock.linked(lambda now: [Link(q), Link(now.joint(q, r), now.kept(q))])
+        at_once = clock.linked(lambda now: [Link(now.joint(q, r), 0.5 * now.step)])
     errors = Factor("z", "K", "q"), Factor("z", "M", "r")
     free = Operand(np.ones(inputs), "a"), Operand(np.ones(inputs), "b")
 
@@ -172,36 +172,44 @@ class TermWeights:
         clock, p, q = self.clock, self.rates["p"][:, None], self.rates["q"]
         if clock.single:
             return {1: self._chain(p, q)}
-        joint = clock.joint(p, q)
-        orders = {0: clock.kept(p) * self._chain(p, joint)}
-        return orders | {1: clock.step * self._chain(joint)} if clock.at_once else orders
+        orders = {0: self._linked(lambda now: [Link(p), Link(now.joint(p, q), now.kept(p))])}
+        return orders | {1: self._linked(lambda now: [Link(now.joint(p, q), now.step)])} if clock.at_once else orders
 
     def ddH(self) -> dict[int, np.ndarray]:
         """Of the ddH terms, over "apqr"."""
         clock, p, q, r = self.clock, self.rates["p"][:, None, None], self.rates["q"][:, None], self.rates["r"]
         if clock.single:
             return {3: self._chain(p, q, r)}
-        pq, pqr = clock.joint(p, q), clock.joint(p, q, r)
-        orders = {0: clock.kept(p, p, q) * self._chain(p, pq, pqr)}
+        orders = {
+            0: self._linked(
+                lambda now: [Link(p), Link(now.joint(p, q), now.kept(p)), Link(now.joint(p, q, r), now.kept(p, q))]
+            )
+        }
         if clock.at_once:
             orders |= {
-                1: clock.step * clock.kept(p) * self._chain(p, pqr),
-                2: clock.step * clock.kept(p, q) * self._chain(pq, pqr),
-                3: clock.step**2 * self._chain(pqr),
+                1: self._linked(lambda now: [Link(p), Link(now.joint(p, q, r), now.step * now.kept(p))]),
+                2: self._linked(
+                    lambda now: [Link(now.joint(p, q), now.step), Link(now.joint(p, q, r), now.kept(p, q))]
+                ),
+                3: self._linked(lambda now: [Link(now.joint(p, q, r), now.step**2)]),
             }
         return orders
 
     def _chain(self, *nodes: Any) -> np.ndarray:
         """Weights (a, …) of a chain through the given rates, which are laid out over the indices that follow a."""
-        inner = np.broadcast_shapes(*(np.shape(node) for node in nodes))
+        return self._linked(lambda _: [Link(node) for node in nodes])
+
+    def _linked(self, links: Callable[[Clock], list[Link]]) -> np.ndarray:
+        """`_chain` of links, as a function of the clock of a step."""
+        clock = self.clock
+        direct = clock.linked(links)
         if self.factorise:
-            return np.broadcast_to(self.clock.chain(*nodes), (1, *inner))
-        modes = self.rates["a"].reshape(-1, *(1 for _ in inner))
+            return direct[None]
+        modes = self.rates["a"].reshape(-1, *(1 for _ in direct.shape))
         if self.at_training:
-            return self.clock.chain(*nodes, first=modes)
-        through = self.clock.chain(modes, *nodes)
-        direct = np.broadcast_to(self.clock.chain(*nodes), (self.others, *inner))
-        return np.concatenate([through, direct])
+            return clock.linked(links, first=modes)
+        through = clock.linked(lambda now: [Link(modes), *links(now)])
+        return np.concatenate([through, np.broadcast_to(direct, (self.others, *direct.shape))])
 
 
 class OutputMoments(NamedTuple):
