@@ -144,8 +144,8 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: {**TRAINING, "algorithm": None, "order": 0, "loss": "squared", "method": "auto"},
     ),
     "read_model": (lambda: ww.read_model, lambda: {"model": torch_model(), "learning_rate": 1.0, "recognise": True}),
-    "sample_posterior": (lambda: ww.sample_posterior, lambda: {**TRAINING, "samples": 2, "seed": 0, "noise": 0.1}),
-    "sample_prior": (lambda: ww.sample_prior, lambda: {"net": NET, "X": X, "samples": 2, "seed": 0}),
+    "sample_posterior": (lambda: ww.sample_posterior, lambda: {**TRAINING, "draws": 2, "order": 0, "seed": 0, "noise": 0.1}),
+    "sample_prior": (lambda: ww.sample_prior, lambda: {"net": NET, "X": X, "draws": 2, "order": 0, "seed": 0}),
     "single_input": (lambda: ww.single_input, lambda: {"net": NET, "x": X[0], "tensors": ["V"], "layers": "all"}),
     "single_input of residual networks": (
         lambda: ww.single_input, lambda: {"net": RESIDUAL, "x": X[0], "tensors": ["V"], "layers": "all"}

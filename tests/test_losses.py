@@ -76,6 +76,16 @@ class TestPaths:
         assert np.allclose(p["from_zero"], entropy[:, 3:], atol=1e-8)
         assert np.abs(entropy).max() > 0.5
 
+    def test_cross_entropy_against_neural_tangents(self):
+        """Outputs at the tests after two times, by `neural_tangents.predict.gradient_descent` 0.6.5 in float64."""
+        peer = {
+            1.0: [[0.094454977, 0.22317698, -0.317631958], [0.33103859, -0.247791779, -0.083246811]],
+            9.0: [[0.374513599, 0.734606722, -1.109120321], [1.35646159, -1.172866252, -0.183595338]],
+        }
+        for time, outputs in peer.items():
+            p = ww.predict(tanh(64, 3), X, CLASSES, X_TEST, ww.GradientFlow(time), loss="cross_entropy", draws=64)
+            assert np.abs(p["from_zero"].values.T - outputs).max() < 1e-7
+
     def test_squared_loss_by_draws_is_that_of_the_closed_form(self):
         """1024 draws; a pull above 4.5 comes once in 10⁵. The mean has no noise: pairs cancel."""
         closed = ww.predict(tanh(64), X, Y, X_TEST, ww.GradientDescent(0.3, 8))

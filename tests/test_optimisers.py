@@ -5,7 +5,7 @@ import pytest
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, UnstableLearningRate
-from widthwise.network.schedules import rates_of
+from widthwise.network.schedules import scheduled_rates
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.6], [0.4, 0.4, 0.9]])
 X_TEST = np.array([[0.6, -0.2, 0.4], [0.1, 0.8, -0.3]])
@@ -26,7 +26,7 @@ def iterated(algorithm, z, drawn=None):
     """Outputs (inputs, …) after training, by a loop in the space of the outputs that knows nothing of modes."""
     start, train = z.copy(), len(X)
     targets = Y.reshape(train, *[1] * (z.ndim - 2), Y.shape[1])
-    rates = rates_of(algorithm)
+    rates = scheduled_rates(algorithm)
     momentum = getattr(algorithm, "momentum", 0.0)
     velocity = np.zeros_like(z[:train])
     moved = np.zeros_like(z[:train])

@@ -27,9 +27,9 @@ from widthwise.network.losses import Loss
 from widthwise.network.schedules import rate_at
 
 #: Blocks of pairs of draws for standard errors, and numbers held for draws that are trained side by side.
-BLOCKS, ROOM = 32, 1 << 24
+PAIR_BLOCKS, DRAWS_ROOM = 32, 1 << 24
 #: Error of a step relative to 1 + |a|, and steps after which a path is given up.
-ACCURACY, MOST_STEPS = 1e-9, 100_000
+PATH_ACCURACY, MOST_PATH_STEPS = 1e-9, 100_000
 #: Shampine's coefficients: γ, then stages, couplings, weights and weights of the error.
 _GAMMA = 0.5
 _STAGES = ((), (2.0,), (48 / 25, 6 / 25), (48 / 25, 6 / 25, 0.0))
@@ -69,10 +69,10 @@ def train_draws(
     pairs = np.stack([half, -half], axis=1).reshape(-1, *half.shape[1:])
     start = np.concatenate([np.zeros((1, *half.shape[1:])), pairs])
     keys = jax.random.split(jax.random.key(seed), len(start))
-    together = power_of_two(ROOM / (4 * y.size**2 + 64 * y.size), 1, 1024)
+    together = power_of_two(DRAWS_ROOM / (4 * y.size**2 + 64 * y.size), 1, 1024)
     problem = _Problem(loss, algorithm, jnp.asarray(Theta), jnp.asarray(y.T))
     fitted, steps = _train_all(problem, jnp.asarray(start), keys, together)
-    if not np.isfinite(np.asarray(fitted)).all() or np.any(np.asarray(steps) >= MOST_STEPS):
+    if not np.isfinite(np.asarray(fitted)).all() or np.any(np.asarray(steps) >= MOST_PATH_STEPS):
         raise InvalidInput(
             "algorithm", f"{algorithm!r} with loss={loss.name!r}, whose path in function space leaves all bounds",
             "a path that stays finite", "Take a shorter time, or smaller steps.",
@@ -138,7 +138,7 @@ def _flow(problem: _Problem, start, _key):
             stages.append(jax.scipy.linalg.lu_solve(factor, right))
         moved = state.a + sum(w * g for w, g in zip(_WEIGHTS, stages, strict=True))
         off = sum(w * g for w, g in zip(_ERRORS, stages, strict=True))
-        wrong = jnp.max(jnp.abs(off) / (1.0 + jnp.abs(state.a))) / ACCURACY
+        wrong = jnp.max(jnp.abs(off) / (1.0 + jnp.abs(state.a))) / PATH_ACCURACY
         good = jnp.isfinite(wrong) & (wrong <= 1.0)
         # a fourth-order step, controlled by one of third order
         factor_of_step = jnp.clip(
@@ -152,14 +152,14 @@ def _flow(problem: _Problem, start, _key):
         )
 
     def unfinished(state: _State):
-        return (state.time < goal) & (state.steps < MOST_STEPS)
+        return (state.time < goal) & (state.steps < MOST_PATH_STEPS)
 
     first = 1e-3 / (jnp.trace(problem.Theta) + 1e-300)
     end = jax.lax.while_loop(unfinished, advance, _State(jnp.zeros(size), 0.0, first, 0))
     return end.a.reshape(start.shape), end.steps
 
 
-class PathMoments(NamedTuple):
+class FunctionMoments(NamedTuple):
     """Mean (outputs, inputs), covariance (outputs, inputs, outputs, inputs), errors of both, and outputs from zero."""
 
     mean: np.ndarray
@@ -171,12 +171,12 @@ class PathMoments(NamedTuple):
 
 def path_moments(
     draws: Draws, K_AA: np.ndarray, K_xA: np.ndarray, K_xx: np.ndarray, Theta_xA: np.ndarray
-) -> PathMoments:
+) -> FunctionMoments:
     """Of the outputs at x, with what the initial outputs at the training inputs leave open added exactly."""
     B = K_xA @ np.linalg.pinv(K_AA, rcond=1e-12, hermitian=True)
     u = np.einsum("xa,dia->dix", B, draws.start) - np.einsum("xa,dia->dix", Theta_xA, draws.fitted)
     from_zero, u = u[0], u[1:]
-    blocks = np.array_split(u.reshape(-1, 2, *u.shape[1:]), min(BLOCKS, len(u) // 2))
+    blocks = np.array_split(u.reshape(-1, 2, *u.shape[1:]), min(PAIR_BLOCKS, len(u) // 2))
     counts = np.array([2 * len(block) for block in blocks])
     first = np.array([block.sum(axis=(0, 1)) for block in blocks])
     second = np.array([np.einsum("dpix,dpjy->ixjy", block, block) for block in blocks])
@@ -192,4 +192,4 @@ def path_moments(
     errors = [np.sqrt((len(left) - 1) * np.var(np.array([part[k] for part in left]), axis=0)) for k in (0, 1)]
     rest = K_xx - B @ K_xA.T
     cov = cov + np.einsum("ij,xy->ixjy", np.eye(u.shape[1]), rest)
-    return PathMoments(mean, cov, errors[0], errors[1], from_zero)
+    return FunctionMoments(mean, cov, errors[0], errors[1], from_zero)

@@ -22,11 +22,11 @@ import numpy as np
 from widthwise.errors import InvalidInput, UnstableLearningRate
 from widthwise.network import SGD, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.losses import SQUARED, Loss
-from widthwise.network.schedules import rates_of
+from widthwise.network.schedules import scheduled_rates
 
 LinearAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum
 #: Steps after which the growth of a mean square is read off, and over how many.
-SETTLED, WATCHED = 400, 100
+SETTLING_STEPS, WATCHED = 400, 100
 
 
 def duration(algorithm: Any) -> float | None:
@@ -89,7 +89,7 @@ def check_rates(algorithm: Any, largest_eigenvalue: float, loss: Loss = SQUARED)
     if rate is None or curvature <= 0.0:
         return
     factor = stable_product(algorithm)
-    rates = rates_of(algorithm)
+    rates = scheduled_rates(algorithm)
     values = np.atleast_1d(rate if rates is None else rates)
     past = np.flatnonzero(values >= factor / curvature)
     if len(past):
@@ -115,7 +115,7 @@ def mode_response(algorithm: Any, values: np.ndarray) -> np.ndarray:
     if isinstance(algorithm, GradientFlow):
         small = curvature * time < 1e-14
         return np.where(small, time, -np.expm1(-curvature * time) / np.where(small, 1.0, curvature))
-    update, rates = _Update.of(algorithm), rates_of(algorithm)
+    update, rates = _Update.of(algorithm), scheduled_rates(algorithm)
     if rates is not None:
         a = v = np.zeros_like(values)
         for rate in rates:
@@ -144,7 +144,7 @@ class BatchNoise(NamedTuple):
 
     def second_moments(self, start: np.ndarray) -> np.ndarray:
         """E[a aᵀ] after training, from E[ε₀ ε₀ᵀ] (…, N, N)."""
-        inputs, steps, rates = len(self.Theta), int(self.algorithm.steps), rates_of(self.algorithm)
+        inputs, steps, rates = len(self.Theta), int(self.algorithm.steps), scheduled_rates(self.algorithm)
         moments = np.zeros((*start.shape[:-2], 3 * inputs, 3 * inputs))
         moments[..., :inputs, :inputs] = start
         for step in range(steps):
@@ -181,7 +181,7 @@ class BatchNoise(NamedTuple):
         # at the fixed point a = Θ⁻¹ε₀ nothing is left to scatter: (a, v) about it, which ε₀ = 0 describes
         moments, sizes = np.zeros((3 * inputs, 3 * inputs)), []
         moments[inputs:, inputs:] = np.eye(2 * inputs)
-        for _ in range(SETTLED):
+        for _ in range(SETTLING_STEPS):
             moments = self.after_step(moments, update.learning_rate)
             sizes.append(np.trace(moments))
             moments = moments / sizes[-1]

@@ -293,7 +293,7 @@ def compare_algorithms(
     if isinstance(algorithms, (str, bytes)) or not isinstance(algorithms, Sequence) or not algorithms:
         raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
     solved: list[Algorithm] = [corrections.check_algorithm(algorithm) for algorithm in algorithms]
-    _, y, _, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, solved)
+    _, y, _, spectrum, flow = joint_problem(net, X_train, y_train, X_test, solved)
     basis, tests = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y), slice(len(y), None)
     clocks = [Clock.of(algorithm) for algorithm in solved]
     outcomes = [moments_at_tests(basis, clock) for clock in clocks]
@@ -343,7 +343,7 @@ def trained_kernel(
     [1.5, 1.5]
     """
     solved: Algorithm = corrections.check_algorithm(algorithm)
-    X, y, X_test, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, [solved])
+    X, y, X_test, spectrum, flow = joint_problem(net, X_train, y_train, X_test, [solved])
     clock = Clock.of(solved)
     parts = _kernel_parts(flow, spectrum, y, clock)
     total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
@@ -359,15 +359,28 @@ def trained_kernel(
     return label(variables, net, coords, **details)
 
 
-def _joint_problem(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]):
-    """Checked data, the spectrum of Θ on training inputs, where each algorithm has to be stable, and the tensors."""
+class JointProblem(NamedTuple):
+    """Checked data, the spectrum of Θ on the training inputs, and the tensors on training, then test inputs."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    spectrum: Spectrum
+    flow: FiniteFlow
+
+
+def joint_problem(
+    net: Network, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]
+) -> JointProblem:
+    """Of a network on data on which each algorithm has to be stable."""
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
     corrections.require_tensors(net, len(X) + len(X_test), corrections.TRAINING_TENSORS)
     Theta = kernel_flow(net, X, last_only=True).Theta[0]
     spectrum = Spectrum.of(Theta)
     for algorithm in algorithms:
         spectrum.check(algorithm, Theta, X)
-    return X, y, X_test, spectrum, corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    flow = corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    return JointProblem(X, y, X_test, spectrum, flow)
 
 
 def _kernel_parts(flow: FiniteFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from widthwise.errors import InvalidInput, UnknownName
 #: Where a loss of one's own is looked at: distances from the targets, and directions at each.
 DISTANCES, DIRECTIONS = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), 16
 #: How far from a target slopes on its two sides are compared, and how much they may differ.
-NEAR, JUMP = 1e-6, 0.05
+KINK_DISTANCE, JUMP = 1e-6, 0.05
 #: Sums of probabilities that are off by more are refused.
 OFF_ONE = 1e-6
 
@@ -90,7 +90,7 @@ def _log_cosh(z, y):
 
 
 SQUARED = Loss("squared", _squared, True)
-LOSSES = {
+NAMED_LOSSES = {
     loss.name: loss
     for loss in (
         SQUARED,
@@ -113,10 +113,10 @@ def check_loss(loss: Any, y: np.ndarray) -> Loss:
         found = loss
     elif callable(loss):
         return _own_loss(loss, y)
-    elif isinstance(loss, str) and loss in LOSSES:
-        found = LOSSES[loss]
+    elif isinstance(loss, str) and loss in NAMED_LOSSES:
+        found = NAMED_LOSSES[loss]
     else:
-        raise UnknownName.of("loss", loss, LOSSES, ", or a function of (z, y) in jax.numpy")
+        raise UnknownName.of("loss", loss, NAMED_LOSSES, ", or a function of (z, y) in jax.numpy")
     if found.name in ("logistic", "exponential"):
         _refuse_rows(np.any(np.abs(y) != 1.0, axis=1), y, f"targets 1 or −1 for loss={found.name!r}")
     if found.name == "cross_entropy":
@@ -159,7 +159,9 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
     try:
         values = jax.vmap(loss.value, in_axes=1)(z, targets)
         slopes, curvatures = np.asarray(loss.slope(z, targets)), np.asarray(loss.hessian(z, targets))
-        sides = [np.asarray(loss.slope(y.T + side * NEAR * directions[0][:, None], y.T)) for side in (1.0, -1.0)]
+        sides = [
+            np.asarray(loss.slope(y.T + side * KINK_DISTANCE * directions[0][:, None], y.T)) for side in (1.0, -1.0)
+        ]
     except Exception as error:
         got = f"{name}, which raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InvalidInput("loss", got, "a function of z and y, one number for each output, in jax.numpy") from None

@@ -15,8 +15,8 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network.validation import LEAST, check_integer, check_real, is_one_of
 
 #: How a schedule goes on once it is warm.
-DECAYS = ("constant", "cosine", "linear")
-RATE = "a finite positive number, one of them a step, or a function of the step"
+WARM_SHAPES = ("constant", "cosine", "linear")
+EXPECTED_RATE = "a finite positive number, one of them a step, or a function of the step"
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def schedule(peak: float, steps: int, *, warm_up: int = 0, decay: str = "cosine"
     steps = check_integer("steps", steps, 1)
     warm_up = check_integer("warm_up", warm_up, 0, steps, f"an integer from 0 to steps = {steps}")
     end = check_real("end", end, "a share of the peak, from 0 to 1", largest=1.0)
-    if not is_one_of(decay, DECAYS):
-        raise UnknownName.of("decay", decay, DECAYS)
+    if not is_one_of(decay, WARM_SHAPES):
+        raise UnknownName.of("decay", decay, WARM_SHAPES)
     rising = [(step + 1) / warm_up for step in range(warm_up)]
     gone = [step / (steps - warm_up) for step in range(steps - warm_up)]
     fallen = {
@@ -85,9 +85,9 @@ def check_rate(rate: float | Sequence[float] | Callable[[int], float] | Schedule
     if isinstance(rate, Schedule):
         rate = rate.rates
     if isinstance(rate, str | bytes) or not isinstance(rate, Sequence | np.ndarray) or np.ndim(rate) == 0:
-        return check_real("learning_rate", rate, RATE, least=LEAST)  # pyright: ignore[reportArgumentType]
+        return check_real("learning_rate", rate, EXPECTED_RATE, least=LEAST)  # pyright: ignore[reportArgumentType]
     if np.ndim(rate) != 1 or len(rate) == 0:
-        raise InvalidInput("learning_rate", f"an array of shape {np.shape(rate)}", RATE)
+        raise InvalidInput("learning_rate", f"an array of shape {np.shape(rate)}", EXPECTED_RATE)
     if steps is not None and steps > len(rate):
         got = f"{len(rate)} learning rates for {steps} steps"
         raise InvalidInput("learning_rate", got, "one a step", "Give more of them, or fewer steps.")
@@ -97,7 +97,7 @@ def check_rate(rate: float | Sequence[float] | Callable[[int], float] | Schedule
     )
 
 
-def rates_of(algorithm: Any) -> np.ndarray | None:
+def scheduled_rates(algorithm: Any) -> np.ndarray | None:
     """The rates of all steps of an algorithm with a schedule; None where its rate is one number."""
     rate = getattr(algorithm, "learning_rate", None)
     return np.asarray(rate.rates) if isinstance(rate, Schedule) else None

@@ -27,7 +27,7 @@ import numpy as np
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.inference.linear_training import duration
 from widthwise.network import GradientDescent, NewtonStep
-from widthwise.network.schedules import rates_of
+from widthwise.network.schedules import scheduled_rates
 
 #: Terms of the exponential series at a scaled rate below 1/4: the first one dropped is below rounding.
 SERIES = 14
@@ -56,7 +56,7 @@ class Clock:
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> Clock:
-        rates = rates_of(algorithm)
+        rates = scheduled_rates(algorithm)
         if rates is not None:
             return cls(float(rates[0]), len(rates), schedule=tuple(rates.tolist()))
         step: Any = algorithm.learning_rate if isinstance(algorithm, GradientDescent) else 0.0

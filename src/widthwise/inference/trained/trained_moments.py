@@ -313,23 +313,32 @@ def cumulants_at_tests(basis: Basis, clock: Clock, highest: int) -> dict[int, np
     At infinite width they vanish. To order 1/n a joint cumulant of the polynomials above has at most two factors that
     are not linear in the initial outputs, and these together stand in one correlator of theory §3.
     """
+    return {order: _joint_cumulant_at(basis, clock, "x" * order) for order in range(3, highest + 1)}
+
+
+def joint_third_cumulant(basis: Basis, clock: Clock) -> np.ndarray:
+    """The coefficient of 1/n of the third cumulant of one output at three tests: (outputs, tests, tests, tests)."""
+    return _joint_cumulant_at(basis, clock, "xhi")
+
+
+def _joint_cumulant_at(basis: Basis, clock: Clock, tests: str) -> np.ndarray:
+    """The joint cumulant of one output at tests with these letters; equal letters are the same test."""
     readout = readout_at_tests(basis.Theta, len(basis.rates))
-    terms = trained_output(clock, basis.rates, basis.others)
-    at_tests = [Monomial((*term.coefficients, Operand(readout, "xa")), term.factors) for term in terms]
-    return {order: _own_cumulant(at_tests, order, basis.cumulants) for order in range(3, highest + 1)}
-
-
-def _own_cumulant(terms: list[Monomial], order: int, cumulants: Cumulants) -> np.ndarray:
-    """The coefficient of 1/n of a cumulant of polynomials over "Ix"."""
-    linear, *others = terms
+    linear, *others = trained_output(clock, basis.rates, basis.others)
     copies = [str.maketrans("JKMapqr", letters) for letters in ("JKMapqr", "ABCbstu", "DEFcvwy", "GHLdefg")]
-    total: Any = 0.0
+    result, total = "I" + "".join(dict.fromkeys(tests)), 0.0
     for nonlinear in ([], *([term] for term in others), *combinations_with_replacement(others, 2)):
-        chosen = [*nonlinear, *[linear] * (order - len(nonlinear))]
-        count = len({*permutations([id(term) for term in chosen])})
-        polynomials = [[term.renamed(table)] for term, table in zip(chosen, copies, strict=False)]
-        total = total + count * joint_cumulant(polynomials, "Ix", cumulants).order1
-    return total
+        chosen = [*nonlinear, *[linear] * (len(tests) - len(nonlinear))]
+        orders = list({tuple(map(id, order)): order for order in permutations(chosen)}.values())
+        # at one test the order does not matter
+        count, orders = (len(orders), orders[:1]) if len(result) == 2 else (1, orders)
+        for order in orders:
+            polynomials = []
+            for term, test, table in zip(order, tests, copies, strict=False):
+                read = Monomial((*term.coefficients, Operand(readout, test + "a")), term.factors)
+                polynomials.append([read.renamed(table)])
+            total = total + count * joint_cumulant(polynomials, result, basis.cumulants).order1
+    return np.asarray(total)
 
 
 def mean_kernel_change(basis: Basis, clock: Clock) -> np.ndarray:
