@@ -62,6 +62,9 @@ def _require_bytes(needed: int, power: int, inputs: int, how: str) -> None:
 
 def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:
     """Refuse activations for which the tensors do not exist, with a neighbour for which they do."""
+    remedy = "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step."
+    if "R" in wanted:
+        remedy += " `posterior(order=1)` needs no derivatives, and `train` measures trained networks of any activation."
     for sigma in net.activations:
         try:
             check_existence((sigma,), wanted)
@@ -70,7 +73,7 @@ def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:
                 "net",
                 f"{sigma.name} with order=1: {error.got}",
                 error.expected,
-                "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step.",
+                remedy,
             ) from None
 
 

@@ -50,6 +50,11 @@ class _Algorithm:
             if isinstance(rate, Schedule):
                 object.__setattr__(self, "steps", len(rate))
 
+    def settings(self) -> dict[str, Any]:
+        """Plain numbers, lists and names from which it can be made again; usual ones are left out."""
+        told = {name: value for name, value in vars(self).items() if value != _USUAL.get(name)}
+        return {name: list(value.rates) if isinstance(value, Schedule) else value for name, value in told.items()}
+
     def __repr__(self) -> str:
         told = {name: value for name, value in vars(self).items() if name not in _USUAL or value != _USUAL[name]}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
@@ -152,8 +157,8 @@ class Adam(_Algorithm):
     batch_size: int | None = None
 
 
-@dataclass(frozen=True)
-class NewtonStep:
+@dataclass(frozen=True, repr=False)
+class NewtonStep(_Algorithm):
     """One step θ → θ − λ (∂z/∂θ)ᵀ a, with the a that makes the stepped network fit its training targets (theory §8).
 
     At infinite width it ends where gradient flow ends; at order 1/n it does not: it sees the kernel at one point only.
