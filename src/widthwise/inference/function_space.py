@@ -22,6 +22,7 @@ import numpy as np
 from widthwise.devices import power_of_two
 from widthwise.errors import InvalidInput
 from widthwise.inference.linear_training import decay_of
+from widthwise.memory import require_memory
 from widthwise.network import GradientFlow, Momentum
 from widthwise.network.losses import Loss
 from widthwise.network.schedules import rate_at
@@ -62,6 +63,8 @@ def train_draws(
     loss: Loss, algorithm: Any, K: np.ndarray, Theta: np.ndarray, y: np.ndarray, draws: int, seed: int
 ) -> Draws:
     """Train from the outputs zero, and from pairs of draws of N(0, K); y is (train, outputs)."""
+    each = 8 * 16 * y.size
+    require_memory(each * draws, f"{draws} draws of outputs", lambda limit: f"What would fit: {limit // each} draws.")
     values, vectors = np.linalg.eigh(K)
     normal = np.random.default_rng(seed).standard_normal((draws // 2, y.shape[1], len(y)))
     half = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T

@@ -109,8 +109,10 @@ def predict(
     >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
     True
     """
-    highest, finite = corrections.check_cumulants(cumulants), order == 1 or cumulants > 2
-    net = corrections.network_for(1 if finite and order == 0 else order, net)
+    corrections.check_order(order)
+    highest = corrections.check_cumulants(cumulants)
+    finite = order == 1 or highest > 2
+    net = corrections.network_for(int(finite), net)
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
     solved, chosen_loss = corrections.check_algorithm(algorithm, finite), check_loss(loss, y)
     if finite and not chosen_loss.is_squared:

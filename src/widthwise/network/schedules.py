@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -14,6 +14,8 @@ import numpy as np
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network.validation import LEAST, check_integer, check_real, is_one_of
 
+#: Rates are kept one by one.
+LONGEST_SCHEDULE = 1_000_000
 #: How a schedule goes on once it is warm.
 WARM_SHAPES = ("constant", "cosine", "linear")
 EXPECTED_RATE = "a finite positive number, one of them a step, or a function of the step"
@@ -54,7 +56,7 @@ def schedule(peak: float, steps: int, *, warm_up: int = 0, decay: str = "cosine"
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """
     peak = check_real("peak", peak, "a finite positive number", least=LEAST)
-    steps = check_integer("steps", steps, 1)
+    steps = check_integer("steps", steps, 1, LONGEST_SCHEDULE, f"an integer from 1 to {LONGEST_SCHEDULE}")
     warm_up = check_integer("warm_up", warm_up, 0, steps, f"an integer from 0 to steps = {steps}")
     end = check_real("end", end, "a share of the peak, from 0 to 1", largest=1.0)
     if not is_one_of(decay, WARM_SHAPES):
@@ -69,7 +71,7 @@ def schedule(peak: float, steps: int, *, warm_up: int = 0, decay: str = "cosine"
     return Schedule(tuple(peak * share for share in (*rising, *(1.0 - (1.0 - end) * share for share in fallen))))
 
 
-def check_rate(rate: float | Sequence[float] | Callable[[int], float] | Schedule, steps: int | None) -> Any:
+def check_rate(rate: Any, steps: int | None) -> Any:
     """A number, or a `Schedule` of as many steps as are trained; functions of the step are called.
 
     >>> check_rate(lambda step: 0.1 / (1 + step), 3)
@@ -81,13 +83,21 @@ def check_rate(rate: float | Sequence[float] | Callable[[int], float] | Schedule
         if steps is None:
             remedy = "Name the steps, or give the rates as a list."
             raise InvalidInput("steps", "None with a learning rate that is a function", "a number of steps", remedy)
-        rate = [rate(step) for step in range(steps)]
+        check_integer("steps", steps, 0, LONGEST_SCHEDULE, f"at most {LONGEST_SCHEDULE} steps with rates that change")
+        try:
+            rate = [rate(step) for step in range(steps)]
+        except Exception as error:
+            got = f"a function that raises {type(error).__name__}"
+            raise InvalidInput("learning_rate", got, "a function of the step 0, 1, …") from None
     if isinstance(rate, Schedule):
         rate = rate.rates
-    if isinstance(rate, str | bytes) or not isinstance(rate, Sequence | np.ndarray) or np.ndim(rate) == 0:
+    is_list = isinstance(rate, Sequence | np.ndarray) and not isinstance(rate, str | bytes)
+    if not is_list or (isinstance(rate, np.ndarray) and rate.ndim == 0):
         return check_real("learning_rate", rate, EXPECTED_RATE, least=LEAST)  # pyright: ignore[reportArgumentType]
-    if np.ndim(rate) != 1 or len(rate) == 0:
-        raise InvalidInput("learning_rate", f"an array of shape {np.shape(rate)}", EXPECTED_RATE)
+    if len(rate) == 0 or any(isinstance(value, str | bytes) or np.iterable(value) for value in rate):
+        got = "an empty list" if len(rate) == 0 else f"a list that holds {next(iter(rate))!r}"
+        raise InvalidInput("learning_rate", got, EXPECTED_RATE)
+    check_integer("steps", len(rate), 0, LONGEST_SCHEDULE, f"at most {LONGEST_SCHEDULE} rates")
     if steps is not None and steps > len(rate):
         got = f"{len(rate)} learning rates for {steps} steps"
         raise InvalidInput("learning_rate", got, "one a step", "Give more of them, or fewer steps.")
