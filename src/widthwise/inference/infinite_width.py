@@ -113,12 +113,12 @@ class Spectrum:
 class TrainedMap(NamedTuple):
     """What training makes of the errors ε₀ at the start: a = G ε₀, G random where batches are drawn.
 
-    `response` is E[G], `square` is E[G K Gᵀ], and `scatter` (outputs, outputs, train, train) is what batches add to the
-    covariance of G y_i and G y_j; None without batches.
+    `response` is E[G]. With batches `square` is E[G K Gᵀ], and `scatter` (outputs, outputs, train, train) is what they add
+    to the covariance of G y_i and G y_j; both are None without.
     """
 
     response: np.ndarray
-    square: np.ndarray
+    square: np.ndarray | None
     scatter: np.ndarray | None
 
     @classmethod
@@ -126,11 +126,11 @@ class TrainedMap(NamedTuple):
         G = spectrum.response(algorithm)
         size = batch_of(algorithm, len(y))
         if size is None:
-            return cls(G, G @ K @ G.T, None)
+            return cls(G, None, None)
         noise = BatchNoise(algorithm, Theta, size)
         if duration(algorithm) is None:
             noise.check_convergence()
-            return cls(G, G @ K @ G.T, None)
+            return cls(G, None, None)
         square = noise.second_moments(K)
         scatter = noise.second_moments(np.einsum("ai,bj->ijab", y, y))
         means = G @ y
@@ -153,8 +153,11 @@ class KernelBlocks(NamedTuple):
 
     def trained(self, y: np.ndarray, by: TrainedMap) -> tuple[np.ndarray, np.ndarray]:
         """Mean (outputs, inputs) and covariance (outputs, inputs, outputs, inputs) of trained outputs at x."""
-        mixed = self.Theta_xA @ by.response @ self.K_xA.T
-        spread = self.K_xx - mixed - mixed.T + self.Theta_xA @ by.square @ self.Theta_xA.T
+        transfer = self.Theta_xA @ by.response
+        mixed = transfer @ self.K_xA.T
+        # rounding is least where the transfer is formed first
+        fitted = transfer @ self.K_AA @ transfer.T if by.square is None else self.Theta_xA @ by.square @ self.Theta_xA.T
+        spread = self.K_xx - mixed - mixed.T + fitted
         covariance = np.einsum("ij,xy->ixjy", np.eye(y.shape[1]), spread)
         if by.scatter is not None:
             covariance += np.einsum("xa,ijab,yb->ixjy", self.Theta_xA, by.scatter, self.Theta_xA, optimize=True)

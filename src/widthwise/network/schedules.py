@@ -52,8 +52,8 @@ def schedule(peak: float, steps: int, *, warm_up: int = 0, decay: str = "cosine"
     They fall along half a cosine, or evenly with decay="linear"; decay="constant" stays. The last rate would be
     end × peak one step after the last step, so that all rates are positive.
 
-    >>> [round(rate, 3) for rate in schedule(1.0, 6, warm_up=2).rates]
-    [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    >>> tuple(round(rate, 3) for rate in schedule(1.0, 6, warm_up=2).rates)
+    (0.5, 1.0, 1.0, 0.854, 0.5, 0.146)
     """
     peak = check_real("peak", peak, "a finite positive number", least=LEAST)
     steps = check_integer("steps", steps, 1, LONGEST_SCHEDULE, f"an integer from 1 to {LONGEST_SCHEDULE}")
