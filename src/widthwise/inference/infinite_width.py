@@ -113,8 +113,8 @@ class Spectrum:
 class TrainedMap(NamedTuple):
     """What training makes of the errors ε₀ at the start: a = G ε₀, G random where batches are drawn.
 
-    `response` is E[G]. With batches `square` is E[G K Gᵀ], and `scatter` (outputs, outputs, train, train) is what they add
-    to the covariance of G y_i and G y_j; both are None without.
+    `response` is E[G]. With batches `square` is E[G K Gᵀ], and `scatter` (outputs, outputs, train, train) is what they
+    add to the covariance of G y_i and G y_j; both are None without.
     """
 
     response: np.ndarray
