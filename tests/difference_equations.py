@@ -6,14 +6,17 @@ Arrays carry a batch axis first (letter s), then outputs, then inputs; the first
 import numpy as np
 
 
-def iterate(z, H, dH, ddI, ddII, y, rate, steps):
-    """Outputs and tangent kernel after `steps` steps; y is (outputs, training inputs). No expansion is made."""
+def iterate(z, H, dH, ddI, ddII, y, rates, steps):
+    """Outputs and tangent kernel after `steps` steps; y is (outputs, training inputs). No expansion is made.
+
+    `rates` is a number, or one for each step.
+    """
     n = y.shape[1]
 
     def contract(letters, tensor, *errors):
         return np.einsum(letters, tensor, *errors, optimize=len(errors) > 1)
 
-    for _ in range(steps):
+    for rate in np.broadcast_to(rates, steps):
         e = z[:, :, :n] - y
         ddI_e = contract("sijkmabcd,smd->sijkabc", ddI[..., :n], e)
         ddII_e = contract("sijkmabcd,smd->sijkabc", ddII[..., :n], e)

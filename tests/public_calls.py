@@ -141,11 +141,26 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "posterior": (lambda: ww.posterior, lambda: {**TRAINING, "order": 0, "noise": 0.1}),
     "predict": (
         lambda: ww.predict,
-        lambda: {**TRAINING, "algorithm": None, "order": 0, "loss": "squared", "method": "auto"},
+        lambda: {**TRAINING, "algorithm": None, "order": 0, "loss": "squared", "method": "auto", "cumulants": 2},
     ),
     "read_model": (lambda: ww.read_model, lambda: {"model": torch_model(), "learning_rate": 1.0, "recognise": True}),
-    "sample_posterior": (lambda: ww.sample_posterior, lambda: {**TRAINING, "samples": 2, "seed": 0, "noise": 0.1}),
-    "sample_prior": (lambda: ww.sample_prior, lambda: {"net": NET, "X": X, "samples": 2, "seed": 0}),
+    "sample_posterior": (lambda: ww.sample_posterior, lambda: {**TRAINING, "draws": 2, "order": 0, "seed": 0, "noise": 0.1}),
+    "sample_prior": (lambda: ww.sample_prior, lambda: {"net": NET, "X": X, "draws": 2, "order": 0, "seed": 0}),
+    "schedule": (lambda: ww.schedule, lambda: {"peak": 0.1, "steps": 4, "warm_up": 1, "decay": "cosine", "end": 0.0}),
+    "predict a path": (
+        lambda: ww.predict,
+        lambda: {**TRAINING, "algorithm": ww.GradientFlow(0.5), "loss": "huber", "draws": 64, "seed": 0},
+    ),
+    "trained_density": (
+        lambda: ww.trained_density,
+        lambda: {
+            "net": NET, "X_train": X, "y_train": Y, "x_test": [0.3, 0.1], "output": 0, "z": None, "probabilities": [0.5]
+        },
+    ),
+    "trained_skewness": (lambda: ww.trained_skewness, lambda: {**TRAINING, "algorithm": None}),
+    "kernel_step": (
+        lambda: ww.exact.kernel_step, lambda: {"net": NET, "kernel": [[1.0, 0.2], [0.2, 1.0]], "layer": 2}
+    ),
     "single_input": (lambda: ww.single_input, lambda: {"net": NET, "x": X[0], "tensors": ["V"], "layers": "all"}),
     "single_input of residual networks": (
         lambda: ww.single_input, lambda: {"net": RESIDUAL, "x": X[0], "tensors": ["V"], "layers": "all"}

@@ -122,16 +122,16 @@ def test_the_largest_stable_rate_separates_convergence_from_divergence(joint):
 
 
 def test_samples_have_the_moments_they_should():
-    prior = ww.sample_prior(NET, X_TEST, samples=20_000, seed=3)
+    prior = ww.sample_prior(NET, X_TEST, draws=20_000, seed=3)
     K = ww.theory(NET, X_TEST, layers="last")["K"].values[0]
     values = prior.values.reshape(-1, 4)
     error = np.sqrt((K**2 + np.outer(np.diag(K), np.diag(K))) / len(values))
     assert np.abs(values.T @ values / len(values) - K).max() < 4 * error.max()
     b = ww.posterior(NET, X_TRAIN, Y_TRAIN, X_TEST, noise=0.1)
-    draws = ww.sample_posterior(NET, X_TRAIN, Y_TRAIN, X_TEST, samples=20_000, seed=4, noise=0.1)
+    draws = ww.sample_posterior(NET, X_TRAIN, Y_TRAIN, X_TEST, draws=20_000, seed=4, noise=0.1)
     spread = np.sqrt(np.einsum("ixix->ix", b["cov"].values) / 20_000)
     assert np.all(np.abs(draws.mean("sample") - b["mean"]) < 4.5 * spread)
-    again = ww.sample_prior(NET, X_TEST, samples=20_000, seed=3)
+    again = ww.sample_prior(NET, X_TEST, draws=20_000, seed=3)
     assert np.array_equal(prior, again)
     # negative control: the prior's samples are not the posterior's
     assert np.any(np.abs(prior.mean("sample").values - b["mean"].values) > 10 * spread)
@@ -238,7 +238,7 @@ class TestBadInput:
             (lambda: ww.predict(NET, X_TRAIN, Y_TRAIN, X_TEST[:, :2]), "X_test: got 2 features"),
             (lambda: ww.posterior(NET, X_TRAIN, Y_TRAIN, X_TEST, noise=-1), "noise: got -1"),
             (lambda: ww.posterior(NET, X_TRAIN, Y_TRAIN, X_TEST, order=3), "order: got 3"),
-            (lambda: ww.sample_prior(NET, X_TEST, samples=0), "samples: got 0"),
+            (lambda: ww.sample_prior(NET, X_TEST, draws=0), "draws: got 0"),
             (lambda: ww.sample_prior(NET, X_TEST, seed=-1), "seed: got -1"),
             (lambda: ww.sample_prior("net", X_TEST), "net: got str"),
         ):  # fmt: skip

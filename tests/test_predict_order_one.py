@@ -165,6 +165,17 @@ class TestDifferenceEquations:
         for one, other in zip(measured, closed, strict=True):
             assert np.allclose(one, other, rtol=1e-9, atol=1e-9)
 
+    def test_rates_that_change(self):
+        schedule = np.array([0.1, 0.9, 0.5, 0.3, 0.7, 0.2, 0.8]) * 2 / RATES[-1]
+        measured = by_iteration(schedule, len(schedule))
+        closed = by_formula(Clock(schedule[0], len(schedule), schedule=tuple(schedule)))
+        backwards = by_formula(Clock(schedule[-1], len(schedule), schedule=tuple(schedule[::-1])))
+        for one, other in zip(measured, closed, strict=True):
+            assert np.allclose(one, other, rtol=1e-10, atol=1e-10)
+        # at infinite width their order does not matter, at order 1/n it does
+        assert np.allclose(measured[0], backwards[0], atol=1e-10)
+        assert np.abs(measured[2] - backwards[2]).max() > 1e-3
+
     @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
     def test_descent_to_convergence(self, share):
         rate = share * 2 / RATES[-1]

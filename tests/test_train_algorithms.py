@@ -184,17 +184,50 @@ class TestDescent:
         found, _ = self.by_library(Adam(0.05, 0.7, 0.9, 1e-6, steps=5))
         assert np.allclose(found, self.by_loop(update, 5), atol=1e-12)
 
-    def test_batches_of_one_pass_use_every_input_once(self):
-        """For a model that is linear and inputs that are orthogonal, one pass is one full step with N times the rate."""
+    def test_a_batch_holds_different_inputs_and_is_drawn_anew_at_every_step(self):
+        """For a model that is linear and inputs that are orthogonal, a step moves the weights of its batch alone."""
         net, data = ww.MLP([3, 1], "linear", lambda_b=0.0), jnp.eye(3)
         y, layers = jnp.array([[1.0, -2.0, 0.5]]), start_of(ww.MLP([3, 1], "linear", lambda_b=0.0))
-        one = descend(net, layers, data, y, SGD(0.1, 1, 3), network_key(0, 0), 1e-6, 1)
-        full = descend(net, layers, data, y, GradientDescent(0.3, 1), network_key(0, 0), 1e-6, 1)
-        assert np.allclose(one.layers[0].W, full.layers[0].W, atol=1e-14)
-        assert int(one.steps) == 3
-        cut_short = descend(net, layers, data, y, SGD(0.1, 1, 2), network_key(0, 0), 1e-6, 1)
-        assert int(cut_short.steps) == 2
-        assert np.sum(~np.isclose(cut_short.layers[0].W, layers[0].W)) == 2
+        full = descend(net, layers, data, y, GradientDescent(0.15, 1), network_key(0, 0), 1e-6, 1)
+        batches = set()
+        for k in range(20):
+            end = descend(net, layers, data, y, SGD(0.1, 2, 1), network_key(0, k), 1e-6, 1)
+            moved = ~np.isclose(end.layers[0].W[0], layers[0].W[0])
+            assert moved.sum() == 2
+            assert np.allclose(end.layers[0].W[0, moved], full.layers[0].W[0, moved], atol=1e-14)
+            batches.add(tuple(moved.tolist()))
+        assert len(batches) == 3
+        three = descend(net, layers, data, y, SGD(0.1, 2, 3), network_key(0, 0), 1e-6, 1)
+        assert int(three.steps) == 3
+
+    def test_nesterov(self):
+        def update(memory, i, g, rate, step):
+            memory[i] = 0.8 * memory.get(i, 0.0) + g
+            return -0.1 * rate * (g + 0.8 * memory[i])
+
+        found, _ = self.by_library(Momentum(0.1, 0.8, 6, nesterov=True))
+        assert np.allclose(found, self.by_loop(update, 6), atol=1e-12)
+
+    def test_rates_that_change(self):
+        rates = (0.3, 0.1, 0.4, 0.2)
+        expected = self.by_loop(lambda _, i, g, rate, step: -rates[step] * rate * g, 4)
+        assert np.allclose(self.by_library(GradientDescent(rates))[0], expected, atol=1e-12)
+        assert not np.allclose(self.by_library(GradientDescent(rates[::-1]))[0], expected, atol=1e-5)
+
+    @pytest.mark.parametrize("target", ["initialisation", "zero"])
+    def test_weight_decay(self, target):
+        start = [np.asarray(leaf) for leaf in jax.tree.leaves(start_of(self.net))]
+
+        def update(memory, i, g, rate, step):
+            p = memory.setdefault(i, start[i])
+            away = p - start[i] if target == "initialisation" else p
+            # groups that do not learn do not decay
+            move = -0.2 * (rate * g + (0.3 * away if rate > 0 else 0.0))
+            memory[i] = p + move
+            return move
+
+        found, _ = self.by_library(GradientDescent(0.2, 5, 0.3, target))
+        assert np.allclose(found, self.by_loop(update, 5), atol=1e-12)
 
     @pytest.mark.parametrize("algorithm", [SGD(0.2, 2), Momentum(0.1), GradientDescent(0.4)], ids=repr)
     def test_to_convergence(self, algorithm):

@@ -24,15 +24,17 @@ from widthwise.flow.action.couplings import couplings as couplings
 from widthwise.flow.action.output_density import output_density as output_density
 from widthwise.flow.exact import exact_law as exact_law
 from widthwise.gaussian import expectation as expectation
+from widthwise.inference.drawn_functions import sample_posterior as sample_posterior
+from widthwise.inference.drawn_functions import sample_prior as sample_prior
 from widthwise.inference.posterior import evidence_grid as evidence_grid
 from widthwise.inference.posterior import posterior as posterior
-from widthwise.inference.posterior import sample_posterior as sample_posterior
-from widthwise.inference.posterior import sample_prior as sample_prior
 from widthwise.inference.predict import compare_algorithms as compare_algorithms
 from widthwise.inference.predict import expected_error as expected_error
 from widthwise.inference.predict import max_learning_rate as max_learning_rate
 from widthwise.inference.predict import predict as predict
 from widthwise.inference.predict import trained_kernel as trained_kernel
+from widthwise.inference.trained_distribution import trained_density as trained_density
+from widthwise.inference.trained_distribution import trained_skewness as trained_skewness
 from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam
@@ -48,6 +50,7 @@ from widthwise.network import NormMLP as NormMLP
 from widthwise.network import Residual as Residual
 from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
+from widthwise.network import schedule as schedule
 from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier

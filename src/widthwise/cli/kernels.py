@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, whole_numbers
+from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, one_of, whole_numbers
 from widthwise.cli.output import Records, check_output, emit_with_figure, tell_network
 from widthwise.errors import InvalidInput
 from widthwise.interrupts import INTERRUPTED
@@ -24,6 +24,14 @@ Statistics = Annotated[
 ]
 Widths = Annotated[
     str | None, typer.Option("--extrapolate", help="Hidden widths from which to extrapolate to infinite width.")
+]
+LossName = Annotated[
+    str,
+    typer.Option(
+        "--loss",
+        help="squared, huber, log_cosh, logistic, exponential (targets ±1) or cross_entropy (probabilities).",
+        autocompletion=one_of(("squared", "huber", "log_cosh", "logistic", "exponential", "cross_entropy")),
+    ),
 ]
 WhichLayers = Annotated[str, typer.Option("--layers", help="all or last.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="Processes, or the address of a Dask scheduler.")]
@@ -115,13 +123,16 @@ def predict(
     training: TrainingOptions,
     output: FigureOptions,
     order: Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")] = 0,
+    loss: LossName = "squared",
+    cumulants: Annotated[int, typer.Option("--cumulants", help="2, or up to 4: third and fourth cumulants.")] = 2,
 ) -> None:
     """Mean and covariance of the trained network's outputs, over initialisations."""
     from widthwise.inference.predict import predict as compute
 
     check_output(output)
     what = study.study(algorithm=training.chosen())
-    found = compute(what.net, *what.data.for_training(), what.algorithm, order=order)
+    data = what.data.for_training()
+    found = compute(what.net, *data, what.algorithm, order=order, loss=loss, cumulants=cumulants)
     emit_with_figure(found, output, "predictions", found)
     tell_network(what.net, output)
 
@@ -133,6 +144,7 @@ def train(
     networks: Annotated[int | None, typer.Option("--networks", help="Networks to train.")] = None,
     seed: Seed = None,
     max_steps: Annotated[int | None, typer.Option("--max-steps", help="Give up a network after so many.")] = None,
+    loss: LossName = "squared",
     engine: Engine = None,
     checkpoint: Checkpoint = None,
 ) -> int:
@@ -142,7 +154,7 @@ def train(
     check_output(output)
     what = study.study(algorithm=training.chosen(), trained=networks, seed=seed)
     found = compute(
-        what.net, *what.data.for_training(), what.trained, what.algorithm, what.seed, max_steps=max_steps,
+        what.net, *what.data.for_training(), what.trained, what.algorithm, what.seed, max_steps=max_steps, loss=loss,
         engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
     emit_with_figure(found, output, "predictions", None, found)

@@ -143,6 +143,9 @@ class TrainingOptions:
     steps: Annotated[int | None, typer.Option("--steps", help="Steps of a descent; else to convergence.")] = None
     time: Annotated[float | None, typer.Option("--time", help="Time of gradient flow; else to convergence.")] = None
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Inputs in a batch.")] = None
+    momentum: Annotated[float | None, typer.Option("--momentum", help="μ of --algorithm momentum.")] = None
+    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Nesterov's momentum.")] = None
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Decay to the initialisation.")] = None
 
     def chosen(self) -> Any:
         """The algorithm, or None if no option names one."""

@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from widthwise.cli.criticality import advise, critical, phase
 from widthwise.cli.doctor import doctor, versions
 from widthwise.cli.examples import EXAMPLES
+from widthwise.cli.inference import couplings, equalise, evidence, posterior, trained_kernel
 from widthwise.cli.kernels import compare, measure, predict, theory, train
 from widthwise.cli.options import expanded
 from widthwise.cli.pages import explore, lab, report
@@ -50,7 +51,10 @@ def _options(
     pass
 
 
-for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore, doctor):
+for command in (
+    theory, measure, compare, critical, phase, advise, equalise, couplings, predict, train, trained_kernel, posterior,
+    evidence, report, lab, explore, doctor,
+):  # fmt: skip
     examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
     app.command(command.__name__, epilog=examples)(expanded(command))
 

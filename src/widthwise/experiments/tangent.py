@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from widthwise.experiments.layer_passes import apply, contribution, learning_rates
 from widthwise.experiments.sampler import Parameters, backward, output_rows, with_parameters
 from widthwise.network import Layer, Network
+from widthwise.network.losses import SQUARED, Loss
 
 
 class Tangent(NamedTuple):
@@ -75,10 +76,11 @@ def kernel(at: Tangent) -> jax.Array:
     return sum(parts[1:], parts[0])
 
 
-def gradient(net: Network, parameters: Parameters, X, y) -> tuple[Parameters, jax.Array]:
-    """Jᵀε, the gradient of ½Σ(z − y)² in the layout of the parameters, and ε (i, a); y is (i, a)."""
+def gradient(net: Network, parameters: Parameters, X, y, loss: Loss = SQUARED) -> tuple[Parameters, jax.Array]:
+    """Jᵀε, the gradient of the loss in the layout of the parameters, and ε = ∂ℓ/∂z (i, a); y is (i, a)."""
     z, pull_back = jax.vjp(lambda p: outputs(net, p, X), parameters)
-    return pull_back(z - y)[0], z - y
+    error = loss.slope(z, y)
+    return pull_back(error)[0], error
 
 
 def rates(net: Network) -> Parameters:

@@ -17,8 +17,9 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
+from widthwise.inference.linear_training import LinearAlgorithm, decay_of
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
+from widthwise.network import MLP, Adam, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
@@ -61,6 +62,9 @@ def _require_bytes(needed: int, power: int, inputs: int, how: str) -> None:
 
 def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:
     """Refuse activations for which the tensors do not exist, with a neighbour for which they do."""
+    remedy = "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step."
+    if "R" in wanted:
+        remedy += " `posterior(order=1)` needs no derivatives, and `train` measures trained networks of any activation."
     for sigma in net.activations:
         try:
             check_existence((sigma,), wanted)
@@ -69,7 +73,7 @@ def check_smooth(net: Network, wanted: tuple[str, ...]) -> None:
                 "net",
                 f"{sigma.name} with order=1: {error.got}",
                 error.expected,
-                "Take order=0, or a smooth neighbour: gelu or swish for relu, erf for a step.",
+                remedy,
             ) from None
 
 
@@ -206,22 +210,30 @@ def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[n
     return X, y, tests
 
 
-def check_algorithm(algorithm: Any) -> Algorithm:
+def check_algorithm(algorithm: Any, finite: bool = True) -> Any:
+    """An algorithm that is solved at infinite width, or with `finite` to order 1/n."""
     if algorithm is None:
         return GradientFlow()
-    if not isinstance(algorithm, Algorithm):
-        raise InvalidInput("algorithm", repr(algorithm), "GradientFlow() or GradientDescent(learning_rate)")
-    return algorithm
-
-
-def check_loss(loss: Any) -> None:
-    if not is_one_of(loss, ("squared",)):
+    if isinstance(algorithm, Adam):
         raise InvalidInput(
-            "loss",
-            repr(loss),
-            "'squared', ½Σ(z−y)²",
-            "Under another loss errors do not evolve linearly even at infinite width, and there is no closed form.",
-        )
+            "algorithm", repr(algorithm), "an algorithm that is linear in the gradient",
+            "Adam divides each parameter's gradient by its size: `train` measures where it ends.",
+        )  # fmt: skip
+    if not isinstance(algorithm, LinearAlgorithm):
+        names = "GradientFlow(), GradientDescent(learning_rate), Momentum, SGD or NewtonStep()"
+        raise InvalidInput("algorithm", repr(algorithm), names)
+    if decay_of(algorithm) > 0.0 and getattr(algorithm, "decay_to", "") == "zero":
+        raise InvalidInput(
+            "algorithm", repr(algorithm), 'decay_to="initialisation"',
+            "Decay towards zero moves parameters, and the kernel with them, at order one: no linearised network "
+            "describes it. `train` measures it.",
+        )  # fmt: skip
+    if finite and (not isinstance(algorithm, Algorithm) or decay_of(algorithm) > 0.0):
+        raise InvalidInput(
+            "algorithm", f"{algorithm!r} with order=1", "GradientFlow, GradientDescent or NewtonStep, undecayed",
+            "Take order=0, or measure it with `train`.",
+        )  # fmt: skip
+    return algorithm
 
 
 def check_order(order: int) -> None:

@@ -1,7 +1,7 @@
 """Training and Bayesian inference at infinite width, and a clear word when a kernel is singular (theory §8, §9).
 
 The dynamics of training is linear under a constant Θ:
-    z_x(t) = z_x − Θ_xA G (z_A − y),    G = Θ_AA⁻¹ (1 − e^{−Θ_AA t})  or  Θ_AA⁻¹ (1 − (1 − ηΘ_AA)^steps)
+    z_x(t) = z_x − Θ_xA G (z_A − y),    G = Θ_AA⁻¹ (1 − e^{−Θ_AA t})  or  Θ_AA⁻¹ (1 − (1 − ηΘ_AA)^steps),  and so on
 With z ~ N(0, K) at initialisation the trained outputs are Gaussian, each output of the network on its own.
 
 Bayesian inference is that of a Gaussian process with the kernel K, with corrections of order 1/n. Given the layers
@@ -26,12 +26,24 @@ import numpy as np
 from scipy import linalg
 
 from widthwise.devices import library
-from widthwise.errors import SingularKernel, UnstableLearningRate
+from widthwise.errors import InvalidInput, SingularKernel
+from widthwise.inference.linear_training import (
+    BatchNoise,
+    LinearAlgorithm,
+    batch_of,
+    check_batch,
+    check_rates,
+    decay_of,
+    duration,
+    mode_response,
+)
 from widthwise.network import GradientDescent, GradientFlow, NewtonStep
+from widthwise.network.losses import SQUARED, Loss, require_an_end
 
 #: Eigenvalues below this share of the largest are error of the kernel, which is known to about 1e-13.
 SINGULAR = 1e-12
 
+#: Algorithms that are solved to order 1/n.
 Algorithm = GradientFlow | GradientDescent | NewtonStep
 
 
@@ -77,40 +89,52 @@ class Spectrum:
     def of(cls, Theta: np.ndarray) -> Spectrum:
         return cls(*linalg.eigh(Theta))
 
-    def check(self, algorithm: Algorithm, Theta: np.ndarray, X: np.ndarray) -> None:
-        """Refuse steps past the bound, and training to convergence with a singular kernel."""
-        # steps below it converge, steps above it diverge
-        largest = 2.0 / float(self.values[-1]) if self.values[-1] > 0 else float("inf")
-        if isinstance(algorithm, GradientDescent) and algorithm.learning_rate >= largest:
-            raise UnstableLearningRate(
-                "learning_rate",
-                f"{algorithm.learning_rate:g}",
-                f"less than 2/λ_max = {largest:.6g}, the stable bound on these training inputs",
+    def check(self, algorithm: LinearAlgorithm, Theta: np.ndarray, X: np.ndarray, loss: Loss = SQUARED) -> None:
+        """Refuse steps past the bound, and training to convergence with a singular kernel, or a loss without an end."""
+        check_rates(algorithm, float(self.values[-1]), loss)
+        if duration(algorithm) is None:
+            require_an_end(algorithm, loss)
+            if decay_of(algorithm) > 0.0 and not loss.is_squared:
+                got = f"{algorithm!r}, to convergence, with loss={loss.name!r}"
+                raise InvalidInput("algorithm", got, "a number of steps, or a time", "Decay keeps it from z = y.")
+        check_batch(algorithm, len(X))
+        singular = self.values[0] + decay_of(algorithm) <= SINGULAR * self.values[-1]
+        if duration(algorithm) is None and (singular or (coinciding_rows(X) and decay_of(algorithm) == 0.0)):
+            limited = (
+                "GradientFlow(time=…)" if isinstance(algorithm, GradientFlow | NewtonStep) else "a number of steps"
             )
-        singular = self.values[0] <= SINGULAR * self.values[-1]
-        if duration(algorithm) is None and (singular or coinciding_rows(X)):
-            limited = "a number of steps" if isinstance(algorithm, GradientDescent) else "GradientFlow(time=…)"
             raise refuse_singular(Theta, X, "Theta", f"train for a finite time with {limited}")
 
-    def response(self, algorithm: Algorithm) -> np.ndarray:
-        """G = Σ u_p (1 − decay_p)/λ_p u_pᵀ, where an error decays to e^{−λt}, or (1 − ηλ)^steps, or nothing."""
-        small, time = self.values <= 1e-14 * self.values[-1], duration(algorithm)
-        if time is None:
-            reached, limit = np.ones(len(self.values)), 0.0
-        elif isinstance(algorithm, GradientDescent):
-            reached = 1.0 - (1.0 - algorithm.learning_rate * self.values) ** time
-            limit = algorithm.learning_rate * time
-        else:
-            reached, limit = -np.expm1(-self.values * time), time
-        weights = np.where(small, limit, reached / np.where(small, 1.0, self.values))
-        return (self.vectors * weights) @ self.vectors.T
+    def response(self, algorithm: LinearAlgorithm) -> np.ndarray:
+        """G = Σ u_p G(λ_p) u_pᵀ: the parameters move by −λJᵀ G ε₀, on average over batches (`linear_training`)."""
+        return (self.vectors * mode_response(algorithm, self.values)) @ self.vectors.T
 
 
-def duration(algorithm: Algorithm) -> float | None:
-    """A time, a number of steps, or None where the training data are fitted."""
-    if isinstance(algorithm, GradientFlow):
-        return algorithm.time
-    return algorithm.steps if isinstance(algorithm, GradientDescent) else None
+class TrainedMap(NamedTuple):
+    """What training makes of the errors ε₀ at the start: a = G ε₀, G random where batches are drawn.
+
+    `response` is E[G]. With batches `square` is E[G K Gᵀ], and `scatter` (outputs, outputs, train, train) is what they
+    add to the covariance of G y_i and G y_j; both are None without.
+    """
+
+    response: np.ndarray
+    square: np.ndarray | None
+    scatter: np.ndarray | None
+
+    @classmethod
+    def of(cls, algorithm: LinearAlgorithm, spectrum: Spectrum, K: np.ndarray, Theta: np.ndarray, y: np.ndarray):
+        G = spectrum.response(algorithm)
+        size = batch_of(algorithm, len(y))
+        if size is None:
+            return cls(G, None, None)
+        noise = BatchNoise(algorithm, Theta, size)
+        if duration(algorithm) is None:
+            noise.check_convergence()
+            return cls(G, None, None)
+        square = noise.second_moments(K)
+        scatter = noise.second_moments(np.einsum("ai,bj->ijab", y, y))
+        means = G @ y
+        return cls(G, square, scatter - np.einsum("ai,bj->ijab", means, means))
 
 
 class KernelBlocks(NamedTuple):
@@ -122,11 +146,22 @@ class KernelBlocks(NamedTuple):
     Theta_AA: np.ndarray
     Theta_xA: np.ndarray
 
-    def trained(self, y: np.ndarray, response: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (inputs, outputs) and covariance (inputs, inputs) over initialisations of trained outputs at x."""
-        transfer = self.Theta_xA @ response
+    @property
+    def at_training(self) -> KernelBlocks:
+        """The same with the training inputs as those to predict."""
+        return self._replace(K_xA=self.K_AA, K_xx=self.K_AA, Theta_xA=self.Theta_AA)
+
+    def trained(self, y: np.ndarray, by: TrainedMap) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (outputs, inputs) and covariance (outputs, inputs, outputs, inputs) of trained outputs at x."""
+        transfer = self.Theta_xA @ by.response
         mixed = transfer @ self.K_xA.T
-        return transfer @ y, self.K_xx - mixed - mixed.T + transfer @ self.K_AA @ transfer.T
+        # rounding is least where the transfer is formed first
+        fitted = transfer @ self.K_AA @ transfer.T if by.square is None else self.Theta_xA @ by.square @ self.Theta_xA.T
+        spread = self.K_xx - mixed - mixed.T + fitted
+        covariance = np.einsum("ij,xy->ixjy", np.eye(y.shape[1]), spread)
+        if by.scatter is not None:
+            covariance += np.einsum("xa,ijab,yb->ixjy", self.Theta_xA, by.scatter, self.Theta_xA, optimize=True)
+        return (self.Theta_xA @ by.response @ y).T, covariance
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Bayesian inference as Datasets: `posterior`, `evidence_grid`, `sample_prior` and `sample_posterior` (theory §9)."""
+"""Bayesian inference as Datasets: `posterior` and `evidence_grid` (theory §9)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy import linalg
 
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput, NoRule, UnknownName
@@ -26,7 +25,6 @@ from widthwise.network import (
     Network,
     check_inputs,
     check_integer,
-    check_network,
     check_seed,
     check_targets,
     real_array,
@@ -59,6 +57,7 @@ def posterior(
 
     At infinite width the prior is a Gaussian process with kernel K. `noise` is the variance of the observation
     noise; with none, the posterior interpolates. To order 1/n the kernel is random, and the data reweight it.
+    `cov` is the covariance of the function; an observation y* at a test input has that and the noise.
 
     Parameters
     ----------
@@ -71,9 +70,9 @@ def posterior(
     Returns
     -------
     Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the scalars
-    log_evidence0, log_evidence, summed over outputs. With order=1 mean1, cov1, log_evidence1 are the coefficients of
-    1/n, included in mean, cov and log_evidence; where they are sampled, mean1_se, cov1_se, log_evidence1_se are their
-    standard errors.
+    log_evidence0, log_evidence, summed over outputs; cov_y = cov + noise on equal outputs and tests, the covariance of
+    an observation y*. With order=1 mean1, cov1, log_evidence1 are the coefficients of 1/n, included in mean, cov and
+    log_evidence; where they are sampled, mean1_se, cov1_se, log_evidence1_se are their standard errors.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "erf", C_b=0.1, C_W=1.5)
@@ -90,7 +89,7 @@ def posterior(
     noise = corrections.check_noise(noise)
     neurons = check_integer("neurons", neurons, SCRAMBLES, expected=f"an integer of at least {SCRAMBLES}")
     seed, method = check_seed(seed), _prior_method(net, len(X) + len(X_test), method, order, neurons)
-    process, K_xA, K_xx = _condition(net, X, X_test, noise)
+    process, K_xA, K_xx = condition_prior(net, X, X_test, noise)
     means, covariances = [process.mean(K_xA, y).T], [corrections.per_output(process.covariance(K_xx, K_xA), y.shape[1])]
     evidences, details = [process.log_evidence(y)], {"kind": "posterior", "order": order, "noise": noise}
     errors: dict[str, Any] = {}
@@ -104,6 +103,8 @@ def posterior(
             dims = {"mean1_se": corrections.AT_TESTS, "cov1_se": TEST_PAIRS, "log_evidence1_se": ()}
             errors = {name: (dims[name], value) for name, value in zip(dims, first.errors, strict=True)}
     variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(K_xx)) | errors
+    dims, cov = variables["cov"]
+    variables["cov_y"] = (dims, cov + noise * corrections.per_output(np.eye(len(X_test)), y.shape[1]))
     return label(variables | corrections.expansion("log_evidence", (), evidences, net.n), net, **details)
 
 
@@ -275,48 +276,8 @@ def _grid_axis(
     return [check(value) for value in array.tolist()]
 
 
-def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.DataArray:
-    """Functions drawn from the infinite-width prior N(0, K), on (sample, output, test).
-
-    >>> import widthwise as ww
-    >>> ww.sample_prior(ww.MLP([1, 8, 2], "relu", C_W=2.0), [[1.0], [2.0]], samples=3).shape
-    (3, 2, 2)
-    """
-    X = check_inputs(X, check_network(net).widths[0])
-    K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
-    return _drawn_functions(np.zeros((len(X), net.widths[-1])), K, samples, seed, net, "prior")
-
-
-def sample_posterior(
-    net: Network, X_train: Any, y_train: Any, X_test: Any, samples: int = 1, seed: int = 0, *, noise: float = 0.0
-) -> xr.DataArray:
-    """Functions drawn from the infinite-width posterior, on (sample, output, test).
-
-    >>> import widthwise as ww
-    >>> net = ww.MLP([1, 8, 1], "relu", C_b=0.1, C_W=2.0)
-    >>> s = ww.sample_posterior(net, [[1.0]], [0.3], [[1.0], [2.0]], samples=4)
-    >>> bool(abs(s.isel(test=0) - 0.3).max() < 1e-6)
-    True
-    """
-    X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
-    process, K_xA, K_xx = _condition(net, X, X_test, corrections.check_noise(noise))
-    return _drawn_functions(process.mean(K_xA, y), process.covariance(K_xx, K_xA), samples, seed, net, "posterior")
-
-
-def _condition(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
+def condition_prior(net: Network, X: np.ndarray, X_test: np.ndarray, noise: float):
     """The prior conditioned on training inputs, with K_xA and K_xx."""
     blocks = ((X, None), (X_test, X), (X_test, None))
     K_AA, K_xA, K_xx = (kernel_flow(net, a, b, with_theta=False, last_only=True).K[0] for a, b in blocks)
     return GaussianProcess.condition(K_AA, noise, X), K_xA, K_xx
-
-
-def _drawn_functions(mean: np.ndarray, covariance: np.ndarray, samples: Any, seed: Any, net: Network, name: str):
-    """Gaussian functions on (sample, output, test), independent outputs with means (inputs, outputs)."""
-    samples = check_integer("samples", samples, 1, expected="a positive integer")
-    rng = np.random.default_rng(check_seed(seed))
-    what, each = f"{samples} functions at {mean.size} points", 16 * mean.size
-    require_memory(each * samples, what, lambda limit: f"What would fit: {limit // each} samples.")
-    variances, vectors = linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(variances, 0.0))
-    values = mean.T + rng.standard_normal((samples, mean.shape[1], len(covariance))) @ root.T
-    return xr.DataArray(values, dims=("sample", "output", "test"), name=name, attrs={"network": net.to_json()})

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,9 @@ from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
 from widthwise.inference.cost import warn_of_cost
-from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum
+from widthwise.inference.function_space import path_moments, train_draws
+from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
+from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
@@ -32,7 +34,17 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.network import MLP, Network, check_inputs, check_network, check_targets
+from widthwise.network import (
+    MLP,
+    Network,
+    NewtonStep,
+    check_inputs,
+    check_integer,
+    check_network,
+    check_seed,
+    check_targets,
+)
+from widthwise.network.losses import Loss, check_loss
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
@@ -45,13 +57,15 @@ def predict(
     X_train: Any,
     y_train: Any,
     X_test: Any,
-    algorithm: Algorithm | None = None,
+    algorithm: LinearAlgorithm | None = None,
     *,
     order: int = 0,
-    loss: str = "squared",
+    loss: str | Callable[[Any, Any], Any] = "squared",
     method: str = "auto",
     kernel: str = "infinite",
     cumulants: int = 2,
+    draws: int = 1024,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Mean and covariance, over initialisations, of the trained network's outputs (theory §8).
 
@@ -59,10 +73,15 @@ def predict(
     ----------
     X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output.
     X_test : (tests, features).
-    algorithm : `GradientFlow()` (default) or `GradientDescent(learning_rate)`, to convergence or for a given
-        time; or `NewtonStep()`, which fits the training data in one step.
+    algorithm : `GradientFlow()` (default), `GradientDescent(learning_rate)`, `Momentum` or `SGD`, to convergence or for
+        a given time; or `NewtonStep()`, which fits the training data in one step. Trained to convergence all end alike
+        at infinite width. Batches of `SGD` scatter: their noise is in the covariance. With order=1: flow, descent or
+        a Newton step, without weight decay.
     order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
-    loss : "squared", ½Σ(z−y)², the one loss under which training is solved.
+    loss : "squared", ½Σ(z−y)² (default), "huber", "log_cosh", "logistic" or "exponential" (targets ±1), "cross_entropy"
+        (targets are probabilities of the classes), or a function of z and y of one input, (outputs,) each, in
+        jax.numpy. Trained to convergence, every loss whose only stationary point is z = y ends alike at infinite width,
+        in closed form. For a given time, or steps, the path is integrated in function space. With order=1: "squared".
     method : how order 1 is summed. "full" holds every tensor on all training and test inputs, memory like N⁴; "tiles"
         carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
         "auto" takes "full" where that is smaller, up to 67 inputs in all at depth 3, and for activations too sharp for
@@ -71,13 +90,16 @@ def predict(
         K and Θ, at a cost of N²: the part of the correction that a frozen kernel makes, without its fluctuations.
     cumulants : 2; or 3, 4 for cumulants of each output at each test up to this one. They vanish at infinite width, and
         their coefficients of 1/n are summed with method="full".
+    draws, seed : of initial outputs, where a path is integrated.
 
     Returns
     -------
     Dataset with mean0, mean on (output, test), cov0, cov on (output, test, output_, test_), and the same at the
     training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_). With order=1
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
-    With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n.
+    With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
+    path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
+    whose path is not random. The attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -88,29 +110,43 @@ def predict(
     >>> bool(p["mean"] == p["mean0"] + p["mean1"] / 64)
     True
     """
-    corrections.check_loss(loss)
-    highest, finite = corrections.check_cumulants(cumulants), order == 1 or cumulants > 2
-    net = corrections.network_for(1 if finite and order == 0 else order, net)
+    corrections.check_order(order)
+    highest = corrections.check_cumulants(cumulants)
+    finite = order == 1 or highest > 2
+    net = corrections.network_for(int(finite), net)
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
-    algorithm = corrections.check_algorithm(algorithm)
+    solved, chosen_loss = corrections.check_algorithm(algorithm, finite), check_loss(loss, y)
+    if finite and not chosen_loss.is_squared:
+        raise InvalidInput(
+            "loss", f"{chosen_loss.name!r} with order=1", "'squared'",
+            "Under another loss the errors do not decay mode by mode, and 1/n does not close; `train` measures it.",
+        )  # fmt: skip
     chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
     kernels = KernelBlocks(K_AA, K_xA, between(X_test, with_theta=False)[0], Theta_AA, Theta_xA)
     spectrum = Spectrum.of(kernels.Theta_AA)
-    spectrum.check(algorithm, kernels.Theta_AA, X)
-    response, outputs = spectrum.response(algorithm), y.shape[1]
-    at_training = kernels._replace(K_xA=kernels.K_AA, K_xx=kernels.K_AA, Theta_xA=kernels.Theta_AA)
-    (mean, cov), (train_mean, train_cov) = (part.trained(y, response) for part in (kernels, at_training))
-    means, covariances = [mean.T], [corrections.per_output(cov, outputs)]
-    more = {
-        "train_mean0": (_AT_TRAINING, train_mean.T),
-        "train_cov0": (_TRAIN_PAIRS, corrections.per_output(train_cov, outputs)),
+    spectrum.check(solved, kernels.Theta_AA, X, chosen_loss)
+    details = {
+        "kind": "predict",
+        "order": order,
+        "algorithm": repr(solved),
+        "kernel": kernel,
+        "loss": chosen_loss.name,
     }
-    details = {"kind": "predict", "order": order, "algorithm": repr(algorithm), "kernel": kernel}
+    if chosen_loss.is_squared or is_to_convergence(solved):
+        (mean, cov), more = _linear_solution(kernels, spectrum, solved, y)
+        details["solution"] = "closed form"
+        if not chosen_loss.is_squared:
+            details["solution"] = "closed form: the only stationary point is z = y, where every such loss ends"
+    else:
+        (mean, cov), more = _path_solution(kernels, solved, y, chosen_loss, draws, seed)
+        details |= {"solution": "integrated in function space", "draws": draws, "seed": seed}
+    means, covariances = [mean], [cov]
     if finite:
-        warn_of_cost(net, len(X), len(X_test), algorithm, spectrum, float(np.mean(cov.diagonal())))
-        first = _order_one(net, X, y, X_test, spectrum, Clock.of(algorithm), chosen, method, highest)
+        variance = float(np.einsum("ixix->", cov)) / mean.size
+        warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)
+        first = _order_one(net, X, y, X_test, spectrum, Clock.of(solved), chosen, method, highest)
         details |= first.details
         more |= {f"kappa{degree}": (corrections.AT_TESTS, value) for degree, value in first.cumulants.items()}
     if order == 1:
@@ -120,6 +156,33 @@ def predict(
         more["train_cov1"] = (_TRAIN_PAIRS, first.training.covariance)
     variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
     return label(variables | more, net, **details)
+
+
+def _linear_solution(kernels: KernelBlocks, spectrum: Spectrum, algorithm: LinearAlgorithm, y: np.ndarray):
+    """Mean and covariance at the tests, and variables at the training inputs."""
+    by = TrainedMap.of(algorithm, spectrum, kernels.K_AA, kernels.Theta_AA, y)
+    mean, cov = kernels.at_training.trained(y, by)
+    return kernels.trained(y, by), {"train_mean0": (_AT_TRAINING, mean), "train_cov0": (_TRAIN_PAIRS, cov)}
+
+
+def _path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Loss, draws: Any, seed: Any):
+    """The same with standard errors, over draws of the initial outputs."""
+    draws = check_integer("draws", draws, 64, expected="an integer of at least 64")
+    if isinstance(algorithm, NewtonStep):
+        raise InvalidInput("algorithm", f"NewtonStep() with loss={loss.name!r}", "a time, or a number of steps")
+    start = train_draws(loss, algorithm, kernels.K_AA, kernels.Theta_AA, y, draws, check_seed(seed))
+    tests, training = (
+        path_moments(start, part.K_AA, part.K_xA, part.K_xx, part.Theta_xA) for part in (kernels, kernels.at_training)
+    )
+    more: dict[str, Any] = {
+        "mean_se": (corrections.AT_TESTS, tests.mean_se),
+        "cov_se": (TEST_PAIRS, tests.cov_se),
+        "from_zero": (corrections.AT_TESTS, tests.from_zero),
+        "train_mean0": (_AT_TRAINING, training.mean),
+        "train_cov0": (_TRAIN_PAIRS, training.cov),
+        "train_from_zero": (_AT_TRAINING, training.from_zero),
+    }
+    return (tests.mean, tests.cov), more
 
 
 class _OrderOne(NamedTuple):
@@ -234,10 +297,10 @@ def compare_algorithms(
     """
     if isinstance(algorithms, (str, bytes)) or not isinstance(algorithms, Sequence) or not algorithms:
         raise InvalidInput("algorithms", repr(algorithms), "a list of algorithms", "Use `predict` for one of them.")
-    algorithms = [corrections.check_algorithm(algorithm) for algorithm in algorithms]
-    _, y, _, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, algorithms)
+    solved: list[Algorithm] = [corrections.check_algorithm(algorithm) for algorithm in algorithms]
+    _, y, _, spectrum, flow = joint_problem(net, X_train, y_train, X_test, solved)
     basis, tests = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y), slice(len(y), None)
-    clocks = [Clock.of(algorithm) for algorithm in algorithms]
+    clocks = [Clock.of(algorithm) for algorithm in solved]
     outcomes = [moments_at_tests(basis, clock) for clock in clocks]
     means, covariances = (
         [np.array([getattr(orders[power], part) for orders in outcomes]) for power in (0, 1)]
@@ -251,7 +314,7 @@ def compare_algorithms(
     for name in ("mean", "cov"):
         dims, values = variables[name]
         variables[f"{name}_difference"] = (dims, values - values[0])
-    coords = {"algorithm": [repr(algorithm) for algorithm in algorithms]}
+    coords = {"algorithm": [repr(algorithm) for algorithm in solved]}
     return label(variables, net, coords, kind="compare_algorithms", order=1, route=flow.route)
 
 
@@ -284,9 +347,9 @@ def trained_kernel(
     >>> k["change1_by_layer"].values.ravel().round(9).tolist()
     [1.5, 1.5]
     """
-    algorithm = corrections.check_algorithm(algorithm)
-    X, y, X_test, spectrum, flow = _joint_problem(net, X_train, y_train, X_test, [algorithm])
-    clock = Clock.of(algorithm)
+    solved: Algorithm = corrections.check_algorithm(algorithm)
+    X, y, X_test, spectrum, flow = joint_problem(net, X_train, y_train, X_test, [solved])
+    clock = Clock.of(solved)
     parts = _kernel_parts(flow, spectrum, y, clock)
     total = parts["kernel0"] + (parts["initial1"] + parts["change1"]) / net.n
     variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
@@ -297,19 +360,32 @@ def trained_kernel(
         coords = layer_coordinate(tuple(range(1, net.depth + 1)))
         for name in parts:
             variables[f"{name}_by_layer"] = (("layer", *TEST_PAIRS), np.array([layer[name] for layer in layers]))
-    details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(algorithm), "route": flow.route}
+    details = {"kind": "trained_kernel", "order": 1, "algorithm": repr(solved), "route": flow.route}
     return label(variables, net, coords, **details)
 
 
-def _joint_problem(net: MLP, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]):
-    """Checked data, the spectrum of Θ on training inputs, where each algorithm has to be stable, and the tensors."""
+class JointProblem(NamedTuple):
+    """Checked data, the spectrum of Θ on the training inputs, and the tensors on training, then test inputs."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    spectrum: Spectrum
+    flow: FiniteFlow
+
+
+def joint_problem(
+    net: Network, X_train: Any, y_train: Any, X_test: Any, algorithms: Sequence[Algorithm]
+) -> JointProblem:
+    """Of a network on data on which each algorithm has to be stable."""
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
     corrections.require_tensors(net, len(X) + len(X_test), corrections.TRAINING_TENSORS)
     Theta = kernel_flow(net, X, last_only=True).Theta[0]
     spectrum = Spectrum.of(Theta)
     for algorithm in algorithms:
         spectrum.check(algorithm, Theta, X)
-    return X, y, X_test, spectrum, corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    flow = corrections.joint_flow(net, X, X_test, corrections.TRAINING_TENSORS)
+    return JointProblem(X, y, X_test, spectrum, flow)
 
 
 def _kernel_parts(flow: FiniteFlow, spectrum: Spectrum, y: np.ndarray, clock: Clock) -> dict[str, np.ndarray]:

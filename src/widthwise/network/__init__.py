@@ -17,6 +17,7 @@ from widthwise.network.mlp import (
     simplified,
     widths_from_json,
 )
+from widthwise.network.schedules import Schedule, schedule
 from widthwise.network.skips_and_norms import NormMLP, ResMLP
 from widthwise.network.validation import (
     check_inputs,
@@ -50,6 +51,7 @@ __all__ = [
     "RMSNorm",
     "ResMLP",
     "Residual",
+    "Schedule",
     "check_inputs",
     "check_integer",
     "check_network",
@@ -66,6 +68,7 @@ __all__ = [
     "number",
     "plain",
     "real_array",
+    "schedule",
     "simplified",
     "width",
     "widths_from_json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tables: network, data with its numbers, training, measurement."""
-        how = {key: value for key, value in asdict(self.algorithm).items() if value is not None}
+        how = self.algorithm.settings()
         return {
             "network": self.net.to_dict(),
             "data": self.data.to_dict(),

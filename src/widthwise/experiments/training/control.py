@@ -34,7 +34,7 @@ from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import Reference, pair_number, reference
 from widthwise.experiments.sampler import Parameters, conditional_kernel
 from widthwise.experiments.tangent import Tangent, kernel, pull, restricted, tangent
-from widthwise.network import MLP, GradientDescent, GradientFlow, Network
+from widthwise.network import MLP, GradientDescent, GradientFlow, Network, Schedule
 
 #: Training and test inputs up to which `fluctuations` is used: its cost grows with the fourth power.
 QUIET_INPUTS = 8
@@ -95,7 +95,11 @@ def response(H, algorithm: Any):
     if isinstance(algorithm, GradientFlow) and algorithm.time is not None:
         reached = -jnp.expm1(-values * algorithm.time)
     elif isinstance(algorithm, GradientDescent) and algorithm.steps is not None:
-        reached = 1.0 - (1.0 - algorithm.learning_rate * values) ** algorithm.steps
+        rate: Any = algorithm.learning_rate
+        if isinstance(rate, Schedule):
+            reached = 1.0 - jnp.prod(1.0 - jnp.asarray(rate.rates)[:, None] * values, axis=0)
+        else:
+            reached = 1.0 - (1.0 - rate * values) ** algorithm.steps
     return (vectors * (reached / values)) @ vectors.T
 
 

@@ -2,11 +2,12 @@
 
 Written for parameters measured in units of √λ, in which the learning-rate tensor is one: for plain steps and for
 momentum that is λ in front of the gradient. A batch of B of N inputs has its gradient multiplied by N/B, so that it
-is the full gradient on average; each pass draws a new order of the inputs, and what does not fill a batch is left out.
+is the full gradient on average; each step draws its batch anew.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ from widthwise.experiments.sampler import Parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.experiments.training.flows import Trained
 from widthwise.network import SGD, Adam, GradientDescent, Momentum, Network
+from widthwise.network.losses import SQUARED, Loss
+from widthwise.network.schedules import rate_at
 
 Descent = GradientDescent | SGD | Momentum | Adam
 
@@ -44,10 +47,12 @@ def update(algorithm: Descent, memory: Memory, slope: Parameters, step) -> tuple
     >>> round(float(move[0].W[0, 0]), 6), round(float(move[0].b[0]), 6)
     (-0.1, 0.1)
     """
-    eta = algorithm.learning_rate
+    eta = rate_at(algorithm.learning_rate, step)
     if isinstance(algorithm, Momentum):
-        first = jax.tree.map(lambda v, g: algorithm.momentum * v + g, memory.first, slope)
-        return jax.tree.map(lambda v: -eta * v, first), Memory(first, None)
+        mu = algorithm.momentum
+        first = jax.tree.map(lambda v, g: mu * v + g, memory.first, slope)
+        ahead = jax.tree.map(lambda v, g: g + mu * v, first, slope) if algorithm.nesterov else first
+        return jax.tree.map(lambda v: -eta * v, ahead), Memory(first, None)
     if isinstance(algorithm, Adam):
         p, q = algorithm.beta1, algorithm.beta2
         first = jax.tree.map(lambda m, g: p * m + (1 - p) * g, memory.first, slope)
@@ -61,18 +66,31 @@ def update(algorithm: Descent, memory: Memory, slope: Parameters, step) -> tuple
     return jax.tree.map(lambda g: -eta * g, slope), memory
 
 
+def decay_centre(algorithm: Any, start: Parameters) -> Parameters | None:
+    """Where weight decay pulls the parameters, None where there is none."""
+    if getattr(algorithm, "weight_decay", None) is None:
+        return None
+    return start if algorithm.decay_to == "initialisation" else jax.tree.map(jnp.zeros_like, start)
+
+
+def _decayed(decay, slope, root, parameter, centre):
+    """A gradient in units of √λ with that of ½ decay Σ(θ−centre)²/λ; groups that do not learn do not decay."""
+    return slope + jnp.where(root > 0.0, decay * (parameter - centre) / jnp.where(root > 0.0, root, 1.0), 0.0)
+
+
 class _DescentState(NamedTuple):
     layers: Parameters
     memory: Memory
     steps: Any
-    passes: Any
     residual: Any
 
 
-def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tolerance, max_steps) -> Trained:
-    """Train one network for the algorithm's steps, or until every |z − y| < tolerance when it names none.
+def descend(
+    net: Network, layers: Parameters, X, y, algorithm: Descent, key, tolerance, max_steps, loss: Loss = SQUARED
+) -> Trained:
+    """Train one network for the algorithm's steps, or until every |∂ℓ/∂z| < tolerance when it names none.
 
-    Convergence is looked at once per pass through the data, and `key` orders the inputs of each pass. y is (i, a).
+    Convergence is looked at once for as many steps as batches make up the data. `key` draws the batches; y is (i, a).
 
     >>> from widthwise.experiments.sampler import network_key, sample_parameters
     >>> from widthwise.network import MLP
@@ -85,30 +103,33 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
     limit = max_steps if algorithm.steps is None else algorithm.steps
     size = min(getattr(algorithm, "batch_size", None) or len(X), len(X))
     batches, roots = len(X) // size, jax.tree.map(lambda rate: rate**0.5, rates(net))
+    centre, decay = decay_centre(algorithm, layers), getattr(algorithm, "weight_decay", None)
 
     def one_step(rows, state: _DescentState) -> tuple[_DescentState, Any]:
         """A step on some inputs, and ε on them before it."""
-        found, error = gradient(net, state.layers, X[rows], y[:, rows])
+        found, error = gradient(net, state.layers, X[rows], y[:, rows], loss)
         slope = jax.tree.map(lambda root, g: len(X) / size * root * g, roots, found)
+        if centre is not None:
+            slope = jax.tree.map(partial(_decayed, decay), slope, roots, state.layers, centre)
         move, memory = update(algorithm, state.memory, slope, state.steps)
         moved = jax.tree.map(lambda p, root, m: p + root * m, state.layers, roots, move)
         return state._replace(layers=moved, memory=memory, steps=state.steps + 1), error
 
     def one_pass(state: _DescentState) -> tuple[_DescentState, Any]:
-        """All batches, and ε on all inputs before them."""
+        """As many batches as make up the data, and ε on all inputs before them."""
         if size == len(X):
             return one_step(slice(None), state)
-        order = jax.random.permutation(jax.random.fold_in(key, state.passes), len(X))
 
-        def batch(number, now: _DescentState) -> _DescentState:
-            then, _ = one_step(jax.lax.dynamic_slice_in_dim(order, number * size, size), now)
+        def batch(_, now: _DescentState) -> _DescentState:
+            drawn = jax.random.permutation(jax.random.fold_in(key, now.steps), len(X))[:size]
+            then, _ = one_step(drawn, now)
             return jax.tree.map(lambda new, old: jnp.where(now.steps < limit, new, old), then, now)
 
-        return jax.lax.fori_loop(0, batches, batch, state), outputs(net, state.layers, X) - y
+        error = loss.slope(outputs(net, state.layers, X), y)
+        return jax.lax.fori_loop(0, batches, batch, state), error
 
     def advance(state: _DescentState) -> _DescentState:
         then, error = one_pass(state)
-        then = then._replace(passes=state.passes + 1)
         if algorithm.steps is not None:
             return then
         # stop where the tolerance is met: with momentum, the next step may lead out again
@@ -123,8 +144,8 @@ def descend(net: Network, layers: Parameters, X, y, algorithm: Descent, key, tol
             return going
         return going & jnp.isfinite(state.residual) & (state.residual >= tolerance)
 
-    start = _DescentState(layers, remember(algorithm, layers), jnp.zeros((), int), 0, jnp.max(jnp.abs(y)) + tolerance)
+    start = _DescentState(layers, remember(algorithm, layers), jnp.zeros((), int), jnp.max(jnp.abs(y)) + tolerance)
     end = jax.lax.while_loop(unfinished, advance, start)
-    residual = jnp.max(jnp.abs(outputs(net, end.layers, X) - y))
+    residual = jnp.max(jnp.abs(loss.slope(outputs(net, end.layers, X), y)))
     reached = residual < tolerance if algorithm.steps is None else end.steps >= limit
     return Trained(end.layers, end.steps, reached)

@@ -17,10 +17,11 @@ from widthwise.experiments.programme import require_networks
 from widthwise.experiments.sampler import Parameters, drawn_alike, network_key, on_device, sample_parameters
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.experiments.training.control import Guide, TrainedObservation, guide, is_quiet, observe
-from widthwise.experiments.training.descent import descend
-from widthwise.experiments.training.flows import Trained, flow, newton_step
+from widthwise.experiments.training.descent import decay_centre, descend
+from widthwise.experiments.training.flows import Pull, Trained, flow, newton_step
 from widthwise.network import GradientFlow, Network, NewtonStep
 from widthwise.network.layered import parameter_count
+from widthwise.network.losses import SQUARED, Loss
 from widthwise.quick_programs import quickly_compiled
 
 #: Folded into a network's key for the order of its inputs; far from the small numbers that the parameters use.
@@ -44,6 +45,7 @@ class Ensemble:
     max_steps: int
     batch: int
     initialisation: tuple[str, ...] | None = None
+    loss: Loss = SQUARED
 
     @classmethod
     def of(cls, net: Network, algorithm: Any, X, y, X_test, batch: int | None = None, **how: Any) -> Ensemble:
@@ -77,6 +79,7 @@ class Ensemble:
             "network": self.net.to_json(),
             "activation": activation_digest(self.net),
             "algorithm": repr(self.algorithm),
+            "loss": self.loss.name,
             "inputs": digest(self.X),
             "targets": digest(self.y),
             "initialisation": repr(self.initialisation),
@@ -107,7 +110,7 @@ class Ensemble:
         how = (self.tolerance, self.accuracy, self.max_steps)
         return jax.tree.map(
             lambda value: np.asarray(value)[: len(indices)],
-            _train(on_device(self.net), self.algorithm, how, layers, keys, self.X, self.y, self.known),
+            _train(on_device(self.net), self.algorithm, how, layers, keys, self.X, self.y, self.known, self.loss),
         )
 
     def sums(self, chunk: Chunk, seen: TrainedObservation, steps: np.ndarray, converged: np.ndarray) -> Sums:
@@ -136,14 +139,17 @@ def _numbers_held(net: Network, inputs: int, tests: int) -> int:
     return held
 
 
-def train_one(net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any]) -> Trained:
+def train_one(
+    net: Network, algorithm: Any, layers: Parameters, X, y, key, how: tuple[Any, Any, Any], loss: Loss = SQUARED
+) -> Trained:
     """One network, trained; `how` is tolerance, accuracy and the largest number of steps."""
     tolerance, accuracy, max_steps = how
     if isinstance(algorithm, GradientFlow):
-        return flow(net, layers, X, y, algorithm.time, tolerance, accuracy, max_steps)
+        by = Pull(loss, algorithm.weight_decay, decay_centre(algorithm, layers))
+        return flow(net, layers, X, y, algorithm.time, tolerance, accuracy, max_steps, by)
     if isinstance(algorithm, NewtonStep):
         return newton_step(net, layers, X, y, tolerance, max_steps)
-    return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps)
+    return descend(net, layers, X, y, algorithm, jax.random.fold_in(key, _ORDER_KEY), tolerance, max_steps, loss)
 
 
 @quickly_compiled(static_argnums=(1,))
@@ -153,11 +159,13 @@ def _draw_with_keys(net: Network, initialisation: tuple[str, ...] | None, seed, 
 
 
 @quickly_compiled()
-def _train(net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide) -> tuple[TrainedObservation, Any, Any]:
+def _train(
+    net: Network, algorithm: Any, how, layers, keys, X, y, known: Guide, loss: Loss
+) -> tuple[TrainedObservation, Any, Any]:
     inputs = X[: y.shape[1]]
 
     def one(start, key):
-        end = train_one(net, algorithm, start, inputs, y, key, how)
+        end = train_one(net, algorithm, start, inputs, y, key, how, loss)
         return observe(net, algorithm, start, end.layers, X, y, known), end.steps, end.converged
 
     return jax.vmap(one)(layers, keys)

@@ -6,6 +6,8 @@ the matrix Ĥ = JλJᵀ on them: φ(hA)v = φ(0)v − h λJᵀ φ₊(−hĤ) Jv,
 φ_{k+1}(x) = (φ_k(x) − 1/k!)/x. The linear part is then exact for any step, and stiffness, the ratio of the largest to
 the least eigenvalue of Ĥ, costs nothing: steps grow in proportion to the time gone by.
 
+Under another loss A = −λJᵀDJ with its Hessian D, and √D J stands for J; what D leaves out is in g, as weight decay is.
+
 The tableau is Krogstad's fourth-order one, written for g(0) = 0. Its last stage against the same stage at the new
 point gives the error of a step, which is held below `accuracy` times the length of the step. `newton_step` uses the
 same Ĥ once.
@@ -24,6 +26,7 @@ from widthwise.decompositions import eigh
 from widthwise.experiments.sampler import Parameters
 from widthwise.experiments.tangent import Tangent, added, gradient, kernel, length, outputs, pull, push, scaled, tangent
 from widthwise.network import Network
+from widthwise.network.losses import SQUARED, Loss
 
 #: First step in units of 1/λ_max of Ĥ, and the largest later ones as a fraction of the time gone by.
 FIRST_STEP, STEP_GROWTH = 0.25, 0.25
@@ -65,13 +68,35 @@ def phi(x) -> list[jax.Array]:
     return found
 
 
+class Pull(NamedTuple):
+    """What moves the parameters: a loss, and weight decay towards some parameters, None where there is none."""
+
+    loss: Loss = SQUARED
+    decay: Any = 0.0
+    centre: Parameters | None = None
+
+    def of_decay(self, layers: Parameters) -> Parameters | None:
+        """−decay (θ − centre), but for groups that do not learn."""
+        if self.centre is None:
+            return None
+        return jax.tree.map(lambda p, c: -self.decay * (p - c), layers, self.centre)
+
+
+SQUARED_ERROR = Pull()
+
+
 class _Linear(NamedTuple):
-    """The linear part at the start of a step: tangent, ε, and Ĥ = U D Uᵀ on the training data."""
+    """The linear part at the start of a step: tangent, ε = ∂ℓ/∂z, √D (None where it is 1), and √D Ĥ √D = U diag Uᵀ."""
 
     at: Tangent
     error: jax.Array
+    root: Any
     values: jax.Array
     vectors: jax.Array
+
+    def weighted(self, error):
+        """√D times a vector (i, a)."""
+        return error if self.root is None else jnp.einsum("aij,ja->ia", self.root, error)
 
     def on_data(self, function, error):
         """function(D) applied to a vector (i, a)."""
@@ -79,10 +104,13 @@ class _Linear(NamedTuple):
         return (self.vectors @ (function * turned)).reshape(error.shape)
 
 
-def _linear_part(net: Network, layers: Parameters, X, y) -> _Linear:
+def _linear_part(net: Network, layers: Parameters, X, y, loss: Loss = SQUARED) -> _Linear:
     at = tangent(net, layers, X)
-    values, vectors = eigh(kernel(at).reshape(y.size, y.size))
-    return _Linear(at, at.z - y, jnp.maximum(values, 0.0), vectors)
+    H, root = kernel(at), None if loss.is_squared else loss.root_curvature(at.z, y)
+    if root is not None:
+        H = jnp.einsum("aij,jakb,blk->ialb", root, H, root)
+    values, vectors = eigh(H.reshape(y.size, y.size))
+    return _Linear(at, loss.slope(at.z, y), root, jnp.maximum(values, 0.0), vectors)
 
 
 class _Exponential(NamedTuple):
@@ -92,30 +120,38 @@ class _Exponential(NamedTuple):
     h: Any
     functions: list[jax.Array]
 
-    def free(self, net: Network) -> Parameters:
+    def free(self, net: Network, decay: Parameters | None) -> Parameters:
         """h φ_1(hA) f."""
-        return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
+        if self.part.root is None and decay is None:
+            return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
+        force = pull(net, self.part.at, -self.part.error)
+        force = force if decay is None else added(force, decay)
+        return jax.tree.map(lambda f: self.h * f, self.weighted(net, {1: 1.0}, force))
 
     def weighted(self, net: Network, weights: dict[int, float], vector: Parameters) -> Parameters:
         """Σ_k w_k φ_k(hA) vector."""
         on_data = -self.h * sum((w * self.functions[k] for k, w in weights.items()), jnp.zeros_like(self.part.values))
         kept = sum(w / factorial(k) for k, w in weights.items())
-        seen = self.part.on_data(on_data, push(self.part.at, vector))
+        seen = self.part.weighted(self.part.on_data(on_data, self.part.weighted(push(self.part.at, vector))))
         return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, self.part.at, seen))
 
 
-def flow_step(net: Network, layers: Parameters, part: _Linear, X, y, h) -> tuple[Parameters, Any, Any]:
+def flow_step(
+    net: Network, layers: Parameters, part: _Linear, X, y, h, by: Pull = SQUARED_ERROR
+) -> tuple[Parameters, Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
     over_half, over_all = (_Exponential(part, time, phi(time * part.values)) for time in (h / 2, h))
 
     @jax.jit
     def remainder(move):
         """g, and ε there."""
-        found, error = gradient(net, added(layers, move), X, y)
-        linear = pull(net, part.at, part.error + push(part.at, move))
-        return jax.tree.map(lambda a, b: a - b, linear, scaled(net, found)), error
+        found, error = gradient(net, added(layers, move), X, y, by.loss)
+        linear = pull(net, part.at, part.error + part.weighted(part.weighted(push(part.at, move))))
+        rest = jax.tree.map(lambda a, b: a - b, linear, scaled(net, found))
+        return rest if by.centre is None else added(rest, move, -by.decay), error
 
-    half, full = over_half.free(net), over_all.free(net)
+    decay = by.of_decay(layers)
+    half, full = over_half.free(net, decay), over_all.free(net, decay)
     g2, _ = remainder(half)
     g3, _ = remainder(added(half, over_half.weighted(net, {2: 1.0}, g2), h))
     g4, _ = remainder(added(full, over_all.weighted(net, {2: 2.0}, g3), h))
@@ -127,8 +163,10 @@ def flow_step(net: Network, layers: Parameters, part: _Linear, X, y, h) -> tuple
     return move, h * length(net, wrong), error
 
 
-def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, accuracy, max_steps) -> Trained:
-    """Gradient flow for a time, or until every |z − y| < tolerance when the time is None.
+def flow(
+    net: Network, layers: Parameters, X, y, time: float | None, tolerance, accuracy, max_steps, by: Pull = SQUARED_ERROR
+) -> Trained:
+    """Gradient flow for a time, or until every |∂ℓ/∂z| < tolerance when the time is None.
 
     Parameters
     ----------
@@ -153,9 +191,9 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
         return going & (state.steps < max_steps) & (state.step > 1e-12 * state.first) & jnp.isfinite(state.residual)
 
     def advance(state: _FlowState) -> _FlowState:
-        part = _linear_part(net, state.layers, X, y)
+        part = _linear_part(net, state.layers, X, y, by.loss)
         h = jnp.minimum(state.step, goal - state.time)
-        move, wrong, error = flow_step(net, state.layers, part, X, y, h)
+        move, wrong, error = flow_step(net, state.layers, part, X, y, h, by)
         ratio = wrong / jnp.maximum(accuracy * length(net, move), 1e-300)
         accepted = ratio <= 1.0
         change = jnp.where(jnp.isfinite(ratio), SAFETY * jnp.maximum(ratio, 1e-12) ** (-1 / 3), SMALLEST_CHANGE)
@@ -170,7 +208,7 @@ def flow(net: Network, layers: Parameters, X, y, time: float | None, tolerance, 
             jnp.where(accepted, jnp.max(jnp.abs(error)), state.residual),
         )
 
-    start = _linear_part(net, layers, X, y)
+    start = _linear_part(net, layers, X, y, by.loss)
     first = FIRST_STEP / jnp.maximum(start.values[-1], 1e-300)
     state = _FlowState(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
     end = jax.lax.while_loop(unfinished, advance, state)
@@ -189,7 +227,7 @@ def newton_step(net: Network, layers: Parameters, X, y, tolerance, max_steps) ->
     >>> bool(abs(outputs(net, end.layers, X)[0, 0] - 0.7) < 1e-9)
     True
     """
-    at, start, values, vectors = _linear_part(net, layers, X, y)
+    at, start, _, values, vectors = _linear_part(net, layers, X, y)
     # directions that the network cannot move in are left alone
     there = values > 10.0 * y.size * jnp.finfo(y.dtype).eps * values[-1]
     inverse = (vectors * jnp.where(there, 1.0 / jnp.where(there, values, 1.0), 0.0)) @ vectors.T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.memory import require_memory
 from widthwise.network import Network, check_inputs, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
+from widthwise.network.losses import Loss, check_loss, require_an_end
 from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
 
@@ -46,6 +47,7 @@ def train(
     algorithm: TrainingAlgorithm | None = None,
     seed: int = 0,
     *,
+    loss: str | Callable[[Any, Any], Any] = "squared",
     tolerance: float = 1e-6,
     max_steps: int | None = None,
     initialisation: str | Sequence[str] = "gaussian",
@@ -62,12 +64,14 @@ def train(
 
     Parameters
     ----------
-    X_train, y_train, X_test : as in `predict`; loss ½Σ(z−y)².
+    X_train, y_train, X_test : as in `predict`.
     networks : how many to train, at least 3: two have no error of their covariance. Network i of a seed always starts
         as the same network.
     algorithm : `GradientFlow()` (default), `GradientDescent`, `NewtonStep`, `SGD`, `Momentum` or `Adam`.
-    tolerance : networks trained to convergence end when every |z − y| is below it. For gradient flow it sets the
-        accuracy of integration too: each step is right to 10 × tolerance, at most 1e-5, of its length.
+    loss : as in `predict`; "squared" is ½Σ(z−y)².
+    tolerance : networks trained to convergence end when every |∂ℓ/∂z|, under squared loss |z − y|, is below it. For
+        gradient flow it sets the accuracy of integration too: each step is right to 10 × tolerance, at most 1e-5, of
+        its length.
     max_steps : steps after which a network counts as not converged.
     initialisation : of all layers, as in `measure`; the output layer too is drawn from it.
     engine, checkpoint, batch : as in `measure`.
@@ -92,7 +96,8 @@ def train(
     X = check_inputs(X_train, net.widths[0], "X_train")
     y = check_targets(y_train, len(X), net.widths[-1]).T
     X_test = check_inputs(X_test, net.widths[0], "X_test")
-    algorithm = _check_algorithm(algorithm, len(X))
+    chosen = check_loss(loss, y.T)
+    algorithm = _check_algorithm(algorithm, len(X), chosen)
     networks, seed = check_networks(networks, LEAST_NETWORKS), check_seed(seed)
     for sigma in net.activations:
         require_derivatives(sigma, 1, "training")
@@ -106,7 +111,7 @@ def train(
     max_steps = _check_steps("max_steps", max_steps)
     drawn, accuracy = check_initialisation(net, initialisation), float(np.clip(10 * tolerance, 1e-9, 1e-5))
     how = {"seed": seed, "tolerance": tolerance, "accuracy": accuracy, "max_steps": max_steps, "initialisation": drawn}
-    ensemble = Ensemble.of(net, algorithm, X, y, X_test, batch, **how)
+    ensemble = Ensemble.of(net, algorithm, X, y, X_test, batch, loss=chosen, **how)
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
@@ -195,13 +200,13 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
     how: dict[str, Any] = {"kind": "train", "algorithm": repr(ensemble.algorithm), "seed": ensemble.seed}
+    how["loss"] = ensemble.loss.name
     drawn = described(ensemble.initialisation or ("gaussian",))
     return label(variables, ensemble.net, **how, tolerance=ensemble.tolerance, initialisation=drawn, **attrs)
 
 
-def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
-    if algorithm is None:
-        return GradientFlow()
+def _check_algorithm(algorithm: Any, inputs: int, loss: Loss) -> TrainingAlgorithm:
+    algorithm = GradientFlow() if algorithm is None else algorithm
     if not isinstance(algorithm, TrainingAlgorithm):
         names = "GradientFlow(), GradientDescent(learning_rate), NewtonStep(), SGD, Momentum or Adam"
         raise InvalidInput("algorithm", repr(algorithm), names)
@@ -211,4 +216,9 @@ def _check_algorithm(algorithm: Any, inputs: int) -> TrainingAlgorithm:
     steps = getattr(algorithm, "steps", None)
     if steps is not None:
         _check_steps("steps", steps)
+    if steps is None and getattr(algorithm, "time", None) is None:
+        require_an_end(algorithm, loss)
+        if getattr(algorithm, "weight_decay", None) is not None:
+            got, expected = f"{algorithm!r}, which does not fit the targets", "a number of steps, or a time"
+            raise InvalidInput("algorithm", got, expected)
     return algorithm

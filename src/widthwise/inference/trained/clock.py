@@ -8,21 +8,26 @@ That is the divided difference (−1)^m f[0, λ_1, …, λ_m] of f(λ) = (1 − 
 is 1/(λ_1 ⋯ λ_m). Stopped early, it is read off a power of a small triangular matrix, which sums the same series by
 repeated squaring: nothing is divided, so rates may coincide or vanish.
 
+Where the step η changes, the power is a product of such matrices, the latest step first. Joint rates and what one step
+leaves of an error then belong to the step, so a chain is given as a function of it: `Link`s, from the output on.
+
 A single step that fits the training data has all its events at one time: in place of chains stand φ(λ_p, λ_q, …) of the
 separate rates, and only events that happen at once are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.inference.infinite_width import Algorithm, duration
+from widthwise.inference.infinite_width import Algorithm
+from widthwise.inference.linear_training import duration
 from widthwise.network import GradientDescent, NewtonStep
+from widthwise.network.schedules import scheduled_rates
 
 #: Terms of the exponential series at a scaled rate below 1/4: the first one dropped is below rounding.
 SERIES = 14
@@ -30,17 +35,31 @@ SERIES = 14
 Triangle = dict[tuple[int, int], Any]
 
 
+class Link(NamedTuple):
+    """An event of a chain: the rate at which errors decay before it, and its weight besides the step η."""
+
+    rate: Any
+    weight: Any = 1.0
+
+
 @dataclass(frozen=True)
 class Clock:
-    """Step η (0 for flow) and duration: a number of steps, a time, or None for convergence; or a single step."""
+    """Step η (0 for flow) and duration: a number of steps, a time, or None for convergence; or a single step.
+
+    Where η changes, `schedule` holds that of every step, and `step` is the first of them.
+    """
 
     step: float
     duration: float | None
     single: bool = False
+    schedule: tuple[float, ...] | None = None
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> Clock:
-        step = algorithm.learning_rate if isinstance(algorithm, GradientDescent) else 0.0
+        rates = scheduled_rates(algorithm)
+        if rates is not None:
+            return cls(float(rates[0]), len(rates), schedule=tuple(rates.tolist()))
+        step: Any = algorithm.learning_rate if isinstance(algorithm, GradientDescent) else 0.0
         return cls(step, duration(algorithm), isinstance(algorithm, NewtonStep))
 
     @property
@@ -66,20 +85,39 @@ class Clock:
         >>> float(Clock(0.3, None).chain(2.0, 5.0)), float(Clock(0.25, 2).chain(1.0, 1.0))
         (0.1, 0.0625)
         """
+        return self.linked(lambda _: [Link(rate) for rate in rates], first)
+
+    def linked(self, links: Callable[[Clock], Sequence[Link]], first: Any = 0.0) -> Any:
+        """`chain` with weights, as a function of a clock whose step is that of the events.
+
+        >>> round(float(Clock(0.2, 2, schedule=(0.2, 0.1)).linked(lambda clock: [Link(3.0), Link(1.0)])), 12)
+        0.02
+        """
+        rates, weights = zip(*links(self), strict=True) if links(self) else ((), ())
         nodes = [np.asarray(rate, dtype=float) for rate in (first, *rates)]
-        shape = np.broadcast_shapes(*(rate.shape for rate in nodes))
+        shape = np.broadcast_shapes(*(rate.shape for rate in nodes), *(np.shape(weight) for weight in weights))
+        if self.schedule is not None:
+            power = _bidiagonal([np.ones_like(rate) for rate in nodes], [0.0] * len(rates))
+            for step in self.schedule:
+                power = _triangle_product(Clock(step, 1)._one_step(first, links), power)
+            return np.broadcast_to(power[0, len(rates)], shape)
         if self.duration is None:
             value = 0.0 if np.any(first) else reduce(lambda left, rate: left / rate, rates, 1.0)
         elif self.step == 0.0:
             value = self._flow(nodes, self.duration)[0, len(rates)]
         else:
             value = self._steps(nodes, int(self.duration))[0, len(rates)]
-        return np.broadcast_to(value, shape)
+        return np.broadcast_to(reduce(lambda left, weight: left * weight, weights, value), shape)
+
+    def _one_step(self, first: Any, links: Callable[[Clock], Sequence[Link]]) -> Triangle:
+        found = links(self)
+        nodes = [np.asarray(rate, dtype=float) for rate in (first, *(link.rate for link in found))]
+        return _bidiagonal([1.0 - self.step * rate for rate in nodes], [self.step * link.weight for link in found])
 
     def _steps(self, nodes: Sequence[np.ndarray], steps: int) -> Triangle:
         """The matrix with 1 − ηλ_j on its diagonal and η above it, to the power of the number of steps."""
-        base = _bidiagonal([1.0 - self.step * rate for rate in nodes], self.step)
-        power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
+        base = _bidiagonal([1.0 - self.step * rate for rate in nodes], [self.step] * (len(nodes) - 1))
+        power = _bidiagonal([np.ones_like(rate) for rate in nodes], [0.0] * (len(nodes) - 1))
         while steps:
             if steps & 1:
                 power = _triangle_product(power, base)
@@ -93,8 +131,8 @@ class Clock:
         fastest = max(float(np.max(rate)) for rate in nodes) * time
         squarings = max(0, int(np.ceil(np.log2(max(4.0 * max(fastest, time), 1e-300)))))
         scale = time / 2.0**squarings
-        scaled = _bidiagonal([-scale * rate for rate in nodes], scale)
-        power = _bidiagonal([np.ones_like(rate) for rate in nodes], 0.0)
+        scaled = _bidiagonal([-scale * rate for rate in nodes], [scale] * (len(nodes) - 1))
+        power = _bidiagonal([np.ones_like(rate) for rate in nodes], [0.0] * (len(nodes) - 1))
         for term in range(SERIES, 0, -1):
             power = {at: value / term for at, value in _triangle_product(scaled, power).items()}
             power |= {(j, j): 1.0 + power[j, j] for j in range(len(nodes))}
@@ -104,10 +142,10 @@ class Clock:
         return power
 
 
-def _bidiagonal(diagonal: Sequence[Any], above: float) -> Triangle:
+def _bidiagonal(diagonal: Sequence[Any], above: Sequence[Any]) -> Triangle:
     size = len(diagonal)
     zero: Triangle = {(i, j): 0.0 for i in range(size) for j in range(i, size)}
-    return zero | {(j, j): diagonal[j] for j in range(size)} | {(j, j + 1): above for j in range(size - 1)}
+    return zero | {(j, j): diagonal[j] for j in range(size)} | {(j, j + 1): above[j] for j in range(size - 1)}
 
 
 def _triangle_product(left: Triangle, right: Triangle) -> Triangle:

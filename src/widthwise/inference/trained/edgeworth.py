@@ -68,7 +68,8 @@ class Edgeworth(NamedTuple):
 
     def _standard(self, z: Any) -> tuple[Any, Any]:
         """ξ and φ(ξ)."""
-        xi = (np.asarray(z) - self.mean) / np.sqrt(self.variance)
+        # beyond forty standard deviations a density is zero to rounding
+        xi = np.clip((np.asarray(z) - self.mean) / np.sqrt(self.variance), -40.0, 40.0)
         return xi, np.exp(-0.5 * xi**2) / np.sqrt(2.0 * np.pi)
 
 

@@ -11,7 +11,7 @@ Averaged over z, ΔĤ, dĤ, ddIĤ and ddIIĤ (`cumulants`) the polynomials give 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, permutations
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.inference.infinite_width import Spectrum
-from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.clock import Clock, Link
 from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average, joint_cumulant
 from widthwise.inference.trained.einsum import Operand, einsum
 
@@ -108,8 +108,8 @@ def kernel_change(clock: Clock, rates: np.ndarray, inputs: int) -> list[Monomial
         at_once = 0.5 * clock.chain(q, r)
         pair = np.zeros_like(at_once)
     else:
-        pair = clock.kept(q) * clock.chain(q, clock.joint(q, r))
-        at_once = 0.5 * clock.step * clock.chain(clock.joint(q, r))
+        pair = clock.linked(lambda now: [Link(q), Link(now.joint(q, r), now.kept(q))])
+        at_once = clock.linked(lambda now: [Link(now.joint(q, r), 0.5 * now.step)])
     errors = Factor("z", "K", "q"), Factor("z", "M", "r")
     free = Operand(np.ones(inputs), "a"), Operand(np.ones(inputs), "b")
 
@@ -172,36 +172,44 @@ class TermWeights:
         clock, p, q = self.clock, self.rates["p"][:, None], self.rates["q"]
         if clock.single:
             return {1: self._chain(p, q)}
-        joint = clock.joint(p, q)
-        orders = {0: clock.kept(p) * self._chain(p, joint)}
-        return orders | {1: clock.step * self._chain(joint)} if clock.at_once else orders
+        orders = {0: self._linked(lambda now: [Link(p), Link(now.joint(p, q), now.kept(p))])}
+        return orders | {1: self._linked(lambda now: [Link(now.joint(p, q), now.step)])} if clock.at_once else orders
 
     def ddH(self) -> dict[int, np.ndarray]:
         """Of the ddH terms, over "apqr"."""
         clock, p, q, r = self.clock, self.rates["p"][:, None, None], self.rates["q"][:, None], self.rates["r"]
         if clock.single:
             return {3: self._chain(p, q, r)}
-        pq, pqr = clock.joint(p, q), clock.joint(p, q, r)
-        orders = {0: clock.kept(p, p, q) * self._chain(p, pq, pqr)}
+        orders = {
+            0: self._linked(
+                lambda now: [Link(p), Link(now.joint(p, q), now.kept(p)), Link(now.joint(p, q, r), now.kept(p, q))]
+            )
+        }
         if clock.at_once:
             orders |= {
-                1: clock.step * clock.kept(p) * self._chain(p, pqr),
-                2: clock.step * clock.kept(p, q) * self._chain(pq, pqr),
-                3: clock.step**2 * self._chain(pqr),
+                1: self._linked(lambda now: [Link(p), Link(now.joint(p, q, r), now.step * now.kept(p))]),
+                2: self._linked(
+                    lambda now: [Link(now.joint(p, q), now.step), Link(now.joint(p, q, r), now.kept(p, q))]
+                ),
+                3: self._linked(lambda now: [Link(now.joint(p, q, r), now.step**2)]),
             }
         return orders
 
     def _chain(self, *nodes: Any) -> np.ndarray:
         """Weights (a, …) of a chain through the given rates, which are laid out over the indices that follow a."""
-        inner = np.broadcast_shapes(*(np.shape(node) for node in nodes))
+        return self._linked(lambda _: [Link(node) for node in nodes])
+
+    def _linked(self, links: Callable[[Clock], list[Link]]) -> np.ndarray:
+        """`_chain` of links, as a function of the clock of a step."""
+        clock = self.clock
+        direct = clock.linked(links)
         if self.factorise:
-            return np.broadcast_to(self.clock.chain(*nodes), (1, *inner))
-        modes = self.rates["a"].reshape(-1, *(1 for _ in inner))
+            return direct[None]
+        modes = self.rates["a"].reshape(-1, *(1 for _ in direct.shape))
         if self.at_training:
-            return self.clock.chain(*nodes, first=modes)
-        through = self.clock.chain(modes, *nodes)
-        direct = np.broadcast_to(self.clock.chain(*nodes), (self.others, *inner))
-        return np.concatenate([through, direct])
+            return clock.linked(links, first=modes)
+        through = clock.linked(lambda now: [Link(modes), *links(now)])
+        return np.concatenate([through, np.broadcast_to(direct, (self.others, *direct.shape))])
 
 
 class OutputMoments(NamedTuple):
@@ -305,23 +313,32 @@ def cumulants_at_tests(basis: Basis, clock: Clock, highest: int) -> dict[int, np
     At infinite width they vanish. To order 1/n a joint cumulant of the polynomials above has at most two factors that
     are not linear in the initial outputs, and these together stand in one correlator of theory §3.
     """
+    return {order: _joint_cumulant_at(basis, clock, "x" * order) for order in range(3, highest + 1)}
+
+
+def joint_third_cumulant(basis: Basis, clock: Clock) -> np.ndarray:
+    """The coefficient of 1/n of the third cumulant of one output at three tests: (outputs, tests, tests, tests)."""
+    return _joint_cumulant_at(basis, clock, "xhi")
+
+
+def _joint_cumulant_at(basis: Basis, clock: Clock, tests: str) -> np.ndarray:
+    """The joint cumulant of one output at tests with these letters; equal letters are the same test."""
     readout = readout_at_tests(basis.Theta, len(basis.rates))
-    terms = trained_output(clock, basis.rates, basis.others)
-    at_tests = [Monomial((*term.coefficients, Operand(readout, "xa")), term.factors) for term in terms]
-    return {order: _own_cumulant(at_tests, order, basis.cumulants) for order in range(3, highest + 1)}
-
-
-def _own_cumulant(terms: list[Monomial], order: int, cumulants: Cumulants) -> np.ndarray:
-    """The coefficient of 1/n of a cumulant of polynomials over "Ix"."""
-    linear, *others = terms
+    linear, *others = trained_output(clock, basis.rates, basis.others)
     copies = [str.maketrans("JKMapqr", letters) for letters in ("JKMapqr", "ABCbstu", "DEFcvwy", "GHLdefg")]
-    total: Any = 0.0
+    result, total = "I" + "".join(dict.fromkeys(tests)), 0.0
     for nonlinear in ([], *([term] for term in others), *combinations_with_replacement(others, 2)):
-        chosen = [*nonlinear, *[linear] * (order - len(nonlinear))]
-        count = len({*permutations([id(term) for term in chosen])})
-        polynomials = [[term.renamed(table)] for term, table in zip(chosen, copies, strict=False)]
-        total = total + count * joint_cumulant(polynomials, "Ix", cumulants).order1
-    return total
+        chosen = [*nonlinear, *[linear] * (len(tests) - len(nonlinear))]
+        orders = list({tuple(map(id, order)): order for order in permutations(chosen)}.values())
+        # at one test the order does not matter
+        count, orders = (len(orders), orders[:1]) if len(result) == 2 else (1, orders)
+        for order in orders:
+            polynomials = []
+            for term, test, table in zip(order, tests, copies, strict=False):
+                read = Monomial((*term.coefficients, Operand(readout, test + "a")), term.factors)
+                polynomials.append([read.renamed(table)])
+            total = total + count * joint_cumulant(polynomials, result, basis.cumulants).order1
+    return np.asarray(total)
 
 
 def mean_kernel_change(basis: Basis, clock: Clock) -> np.ndarray:

@@ -1,0 +1,198 @@
+"""Training at infinite width under any loss: the path of the outputs, over draws of their start (theory §8).
+
+The parameters move by −λJᵀa, and with the frozen Θ the outputs on the training inputs are z₀ − Θa. Then
+    da/dt = ∂ℓ/∂z(z₀ − Θa) − w a,    or steps of descent, momentum and batches with the same right-hand side,
+and outputs at x end at z_x − Θ_xA a. a depends on the initial outputs at the training inputs alone, so of those at x
+    z_x = B z_A + rest,   B = K_xA K_AA⁺,   rest ~ N(0, K_xx − B K_Ax) independent of z_A,
+only B z_A is drawn. Draws come in pairs z₀, −z₀; standard errors come from leaving out one block of pairs at a time.
+
+The flow is stiff: rates are eigenvalues of Θ times curvatures of the loss, which saturate. It is integrated by
+Rosenbrock's method of fourth order with Shampine's coefficients, one linear solve with four right-hand sides a step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from widthwise.devices import power_of_two
+from widthwise.errors import InvalidInput
+from widthwise.inference.linear_training import decay_of
+from widthwise.memory import require_memory
+from widthwise.network import GradientFlow, Momentum
+from widthwise.network.losses import Loss
+from widthwise.network.schedules import rate_at
+
+#: Blocks of pairs of draws for standard errors, and numbers held for draws that are trained side by side.
+PAIR_BLOCKS, DRAWS_ROOM = 32, 1 << 24
+#: Error of a step relative to 1 + |a|, and steps after which a path is given up.
+PATH_ACCURACY, MOST_PATH_STEPS = 1e-9, 100_000
+#: Shampine's coefficients: γ, then stages, couplings, weights and weights of the error.
+_GAMMA = 0.5
+_STAGES = ((), (2.0,), (48 / 25, 6 / 25), (48 / 25, 6 / 25, 0.0))
+_COUPLINGS = ((), (-8.0,), (372 / 25, 12 / 5), (-112 / 125, -54 / 125, -2 / 5))
+_WEIGHTS, _ERRORS = (19 / 9, 1 / 2, 25 / 108, 125 / 108), (17 / 54, 7 / 36, 0.0, 125 / 108)
+
+
+class Draws(NamedTuple):
+    """Initial outputs on the training inputs (draws, outputs, train), and a for each of them; both from zero first."""
+
+    start: np.ndarray
+    fitted: np.ndarray
+
+
+class _Problem(NamedTuple):
+    """What does not change from draw to draw."""
+
+    loss: Loss
+    algorithm: Any
+    Theta: Any
+    y: Any
+
+    def force(self, a, start):
+        """∂ℓ/∂z − w a, without decay where there is none."""
+        slope = self.loss.slope(start - a @ self.Theta, self.y)
+        return slope - decay_of(self.algorithm) * a if self.algorithm.weight_decay is not None else slope
+
+
+def train_draws(
+    loss: Loss, algorithm: Any, K: np.ndarray, Theta: np.ndarray, y: np.ndarray, draws: int, seed: int
+) -> Draws:
+    """Train from the outputs zero, and from pairs of draws of N(0, K); y is (train, outputs)."""
+    each = 8 * 16 * y.size
+    require_memory(each * draws, f"{draws} draws of outputs", lambda limit: f"What would fit: {limit // each} draws.")
+    values, vectors = np.linalg.eigh(K)
+    normal = np.random.default_rng(seed).standard_normal((draws // 2, y.shape[1], len(y)))
+    half = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    # each draw beside its opposite, so that a block holds whole pairs
+    pairs = np.stack([half, -half], axis=1).reshape(-1, *half.shape[1:])
+    start = np.concatenate([np.zeros((1, *half.shape[1:])), pairs])
+    keys = jax.random.split(jax.random.key(seed), len(start))
+    together = power_of_two(DRAWS_ROOM / (4 * y.size**2 + 64 * y.size), 1, 1024)
+    problem = _Problem(loss, algorithm, jnp.asarray(Theta), jnp.asarray(y.T))
+    fitted, steps = _train_all(problem, jnp.asarray(start), keys, together)
+    if not np.isfinite(np.asarray(fitted)).all() or np.any(np.asarray(steps) >= MOST_PATH_STEPS):
+        raise InvalidInput(
+            "algorithm", f"{algorithm!r} with loss={loss.name!r}, whose path in function space leaves all bounds",
+            "a path that stays finite", "Take a shorter time, or smaller steps.",
+        )  # fmt: skip
+    return Draws(start, np.asarray(fitted))
+
+
+@partial(jax.jit, static_argnums=3)
+def _train_all(problem: _Problem, start, keys, together: int):
+    one = _flow if isinstance(problem.algorithm, GradientFlow) else _descend
+    return jax.lax.map(lambda each: one(problem, *each), (start, keys), batch_size=together)
+
+
+def _descend(problem: _Problem, start, key):
+    """a after the algorithm's steps, on batches where it has them."""
+    algorithm, inputs = problem.algorithm, start.shape[1]
+    size = getattr(algorithm, "batch_size", None) or inputs
+    momentum = algorithm.momentum if isinstance(algorithm, Momentum) else 0.0
+
+    def step(number, state):
+        a, v = state
+        slope = problem.loss.slope(start - a @ problem.Theta, problem.y)
+        if size < inputs:
+            drawn = jax.random.permutation(jax.random.fold_in(key, number), inputs)[:size]
+            slope = inputs / size * jnp.zeros_like(slope).at[:, drawn].set(slope[:, drawn])
+        q = slope if algorithm.weight_decay is None else slope - algorithm.weight_decay * a
+        v = momentum * v + q
+        ahead = q + momentum * v if getattr(algorithm, "nesterov", False) else v
+        return a + rate_at(algorithm.learning_rate, number) * ahead, v
+
+    a, _ = jax.lax.fori_loop(0, algorithm.steps, step, (jnp.zeros_like(start), jnp.zeros_like(start)))
+    return a, algorithm.steps
+
+
+class _State(NamedTuple):
+    a: Any
+    time: Any
+    step: Any
+    steps: Any
+
+
+def _flow(problem: _Problem, start, _key):
+    """a after the algorithm's time, and steps taken."""
+    goal, size = problem.algorithm.time, start.size
+
+    def force(flat):
+        return problem.force(flat.reshape(start.shape), start).ravel()
+
+    def jacobian(flat):
+        """−DΘ − w, over (outputs, train) twice."""
+        D = problem.loss.hessian(start - flat.reshape(start.shape) @ problem.Theta, problem.y)
+        J = -jnp.einsum("aij,ab->iajb", D, problem.Theta).reshape(size, size)
+        decay = problem.algorithm.weight_decay
+        return J if decay is None else J - decay * jnp.eye(size)
+
+    def advance(state: _State) -> _State:
+        h = jnp.minimum(state.step, goal - state.time)
+        factor = jax.scipy.linalg.lu_factor(jnp.eye(size) / (_GAMMA * h) - jacobian(state.a))
+        stages = []
+        for stage, coupling in zip(_STAGES, _COUPLINGS, strict=True):
+            at = state.a + sum(c * g for c, g in zip(stage, stages, strict=True))
+            right = force(at) + sum(c * g for c, g in zip(coupling, stages, strict=True)) / h
+            stages.append(jax.scipy.linalg.lu_solve(factor, right))
+        moved = state.a + sum(w * g for w, g in zip(_WEIGHTS, stages, strict=True))
+        off = sum(w * g for w, g in zip(_ERRORS, stages, strict=True))
+        wrong = jnp.max(jnp.abs(off) / (1.0 + jnp.abs(state.a))) / PATH_ACCURACY
+        good = jnp.isfinite(wrong) & (wrong <= 1.0)
+        # a fourth-order step, controlled by one of third order
+        factor_of_step = jnp.clip(
+            0.9 * jnp.where(jnp.isfinite(wrong), jnp.maximum(wrong, 1e-12), 1e12) ** -0.25, 0.2, 4.0
+        )
+        return _State(
+            jnp.where(good, moved, state.a),
+            jnp.where(good, state.time + h, state.time),
+            h * factor_of_step,
+            state.steps + 1,
+        )
+
+    def unfinished(state: _State):
+        return (state.time < goal) & (state.steps < MOST_PATH_STEPS)
+
+    first = 1e-3 / (jnp.trace(problem.Theta) + 1e-300)
+    end = jax.lax.while_loop(unfinished, advance, _State(jnp.zeros(size), 0.0, first, 0))
+    return end.a.reshape(start.shape), end.steps
+
+
+class FunctionMoments(NamedTuple):
+    """Mean (outputs, inputs), covariance (outputs, inputs, outputs, inputs), errors of both, and outputs from zero."""
+
+    mean: np.ndarray
+    cov: np.ndarray
+    mean_se: np.ndarray
+    cov_se: np.ndarray
+    from_zero: np.ndarray
+
+
+def path_moments(
+    draws: Draws, K_AA: np.ndarray, K_xA: np.ndarray, K_xx: np.ndarray, Theta_xA: np.ndarray
+) -> FunctionMoments:
+    """Of the outputs at x, with what the initial outputs at the training inputs leave open added exactly."""
+    B = K_xA @ np.linalg.pinv(K_AA, rcond=1e-12, hermitian=True)
+    u = np.einsum("xa,dia->dix", B, draws.start) - np.einsum("xa,dia->dix", Theta_xA, draws.fitted)
+    from_zero, u = u[0], u[1:]
+    blocks = np.array_split(u.reshape(-1, 2, *u.shape[1:]), min(PAIR_BLOCKS, len(u) // 2))
+    counts = np.array([2 * len(block) for block in blocks])
+    first = np.array([block.sum(axis=(0, 1)) for block in blocks])
+    second = np.array([np.einsum("dpix,dpjy->ixjy", block, block) for block in blocks])
+
+    def moments(left_out: int | None) -> tuple[np.ndarray, np.ndarray]:
+        keep = np.arange(len(blocks)) != left_out
+        number = counts[keep].sum()
+        mean = first[keep].sum(axis=0) / number
+        return mean, second[keep].sum(axis=0) / number - np.einsum("ix,jy->ixjy", mean, mean)
+
+    mean, cov = moments(None)
+    left = [moments(k) for k in range(len(blocks))]
+    errors = [np.sqrt((len(left) - 1) * np.var(np.array([part[k] for part in left]), axis=0)) for k in (0, 1)]
+    rest = K_xx - B @ K_xA.T
+    cov = cov + np.einsum("ij,xy->ixjy", np.eye(u.shape[1]), rest)
+    return FunctionMoments(mean, cov, errors[0], errors[1], from_zero)

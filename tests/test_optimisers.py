@@ -1,0 +1,171 @@
+"""Schedules, momentum, batches and weight decay at infinite width: closed forms against direct iteration."""
+
+import numpy as np
+import pytest
+
+import widthwise as ww
+from widthwise.errors import InvalidInput, UnstableLearningRate
+from widthwise.network.schedules import scheduled_rates
+
+X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.6], [0.4, 0.4, 0.9]])
+X_TEST = np.array([[0.6, -0.2, 0.4], [0.1, 0.8, -0.3]])
+Y = np.array([[1.0, 0.2], [-0.5, 0.7], [0.3, -1.0], [0.8, 0.4]])
+NET = ww.MLP([3, 64, 2], "tanh", C_b=0.1, C_W=1.5, lambda_b=0.2)
+CHANGING = ww.schedule(0.5, 12, warm_up=4)
+
+
+def kernels(inputs):
+    flow = ww.theory(NET, inputs, order=0)
+    return flow["K"].values[-1], flow["Theta"].values[-1]
+
+
+K, THETA = kernels(np.concatenate([X, X_TEST]))
+
+
+def iterated(algorithm, z, drawn=None):
+    """Outputs (inputs, …) after training, by a loop in the space of the outputs that knows nothing of modes."""
+    start, train = z.copy(), len(X)
+    targets = Y.reshape(train, *[1] * (z.ndim - 2), Y.shape[1])
+    rates = scheduled_rates(algorithm)
+    momentum = getattr(algorithm, "momentum", 0.0)
+    velocity = np.zeros_like(z[:train])
+    moved = np.zeros_like(z[:train])
+    for step in range(algorithm.steps):
+        rate = algorithm.learning_rate if rates is None else rates[step]
+        error = start[:train] - np.tensordot(THETA[:train, :train], moved, 1) - targets
+        slope = error if drawn is None else error * drawn[step]
+        slope = slope - (algorithm.weight_decay or 0.0) * moved
+        velocity = momentum * velocity + slope
+        moved = moved + rate * (slope + momentum * velocity if getattr(algorithm, "nesterov", False) else velocity)
+    return start - np.tensordot(THETA[:, :train], moved, 1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ww.GradientDescent(0.3, 7),
+        ww.GradientDescent(CHANGING),
+        ww.GradientDescent(lambda step: 0.4 / (1 + step), steps=9),
+        ww.GradientDescent(0.3, 7, weight_decay=0.2),
+        ww.Momentum(0.2, 0.7, 15),
+        ww.Momentum(0.2, 0.7, 15, nesterov=True),
+        ww.Momentum(CHANGING, 0.5),
+        ww.Momentum(CHANGING, 0.5, nesterov=True, weight_decay=0.1),
+    ],
+    ids=repr,
+)
+def test_closed_forms_are_those_of_direct_iteration(algorithm):
+    p = ww.predict(NET, X, Y, X_TEST, algorithm)
+    outputs = iterated(algorithm, np.zeros((6, 2)))
+    assert np.allclose(p["mean"].values.T, outputs[4:], rtol=1e-10, atol=1e-10)
+    assert np.allclose(p["train_mean0"].values.T, outputs[:4], rtol=1e-10, atol=1e-10)
+    # outputs are linear in those at the start
+    linear = np.stack(
+        [iterated(algorithm, unit[:, None] + np.zeros((6, 2)))[:, 0] - outputs[:, 0] for unit in np.eye(6)]
+    )
+    covariance = linear.T @ K @ linear
+    for output in (0, 1):
+        assert np.allclose(p["cov"].values[output, :, output], covariance[4:, 4:], rtol=1e-10, atol=1e-10)
+    assert np.abs(p["cov"].values[0, :, 1]).max() == 0.0
+
+
+@pytest.mark.parametrize("algorithm", [ww.Momentum(0.4), ww.Momentum(0.1, nesterov=True), ww.SGD(0.1, 2)], ids=repr)
+def test_trained_to_convergence_all_end_where_the_flow_does(algorithm):
+    flow, other = (ww.predict(NET, X, Y, X_TEST, how) for how in (ww.GradientFlow(), algorithm))
+    for name in ("mean", "cov"):
+        assert np.allclose(flow[name], other[name], atol=1e-12)
+
+
+def test_decay_towards_the_initialisation_is_a_ridge():
+    p = ww.predict(NET, X, Y, X_TEST, ww.GradientFlow(weight_decay=0.3))
+    ridge = THETA[4:, :4] @ np.linalg.solve(THETA[:4, :4] + 0.3 * np.eye(4), Y)
+    assert np.allclose(p["mean"].values.T, ridge, atol=1e-12)
+    steps = ww.predict(NET, X, Y, X_TEST, ww.Momentum(0.3, 0.6, steps=4000, weight_decay=0.3))
+    assert np.allclose(p["cov"], steps["cov"], atol=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", [ww.SGD(0.3, 1, 12), ww.SGD(CHANGING, 1), ww.Momentum(0.1, 0.6, 10, 2)], ids=repr)
+def test_the_covariance_of_batches_is_that_of_simulated_linear_runs(algorithm):
+    """10⁴ runs; entries of the covariance are off by more than 4.5 standard errors once in 10⁴ such tests."""
+    rng, runs, train, size = np.random.default_rng(3), 10_000, 4, algorithm.batch_size
+    start = np.einsum("ab,bri->ari", np.linalg.cholesky(K + 1e-12 * np.eye(6)), rng.standard_normal((6, runs, 2)))
+    orders = rng.permuted(np.tile(np.arange(train), (algorithm.steps, runs, 1)), axis=2)
+    drawn = [train / size * (order < size).T[:, :, None] for order in orders]
+    z = iterated(algorithm, start, drawn)[4:]
+    centred = z - z.mean(axis=1, keepdims=True)
+    products = np.einsum("xri,yrj->ixjyr", centred, centred)
+    value, error = products.mean(axis=-1), products.std(axis=-1) / np.sqrt(runs)
+    p = ww.predict(NET, X, Y, X_TEST, algorithm)
+    full = ww.predict(
+        NET, X, Y, X_TEST, ww.Momentum(algorithm.learning_rate, getattr(algorithm, "momentum", 0.0), algorithm.steps)
+    )
+    assert np.abs((value - p["cov"].values) / error).max() < 4.5
+    assert np.abs((z.mean(axis=1).T - p["mean"].values) / (z.std(axis=1).T / 100.0)).max() < 4.5
+    # without the noise of the batches it is rejected
+    assert np.abs((value - full["cov"].values) / error).max() > 8.0
+
+
+def test_order_one_follows_a_schedule_and_says_what_it_cannot_follow():
+    constant = ww.predict(NET, X, Y, X_TEST, ww.GradientDescent(0.3, 6), order=1)
+    listed = ww.predict(NET, X, Y, X_TEST, ww.GradientDescent([0.3] * 6), order=1)
+    for name in ("mean1", "cov1", "train_mean1"):
+        assert np.allclose(constant[name], listed[name], rtol=1e-10, atol=1e-10)
+    with pytest.raises(InvalidInput, match=r"Momentum.* with order=1; expected .* measure it with `train`"):
+        ww.predict(NET, X, Y, X_TEST, ww.Momentum(0.1), order=1)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: ww.Momentum(0.1, momentum=1.0), "momentum: got 1.0; expected a number from 0 up to"),
+            (lambda: ww.Momentum(0.1, momentum=-0.1), "momentum: got -0.1"),
+            (
+                lambda: ww.GradientDescent([0.1, -0.2]),
+                r"learning_rate\[1\]: got -0.2; expected finite positive numbers",
+            ),
+            (lambda: ww.GradientDescent([]), "learning_rate: got an empty list"),
+            (lambda: ww.GradientDescent([[0.1], [0.1, 0.2]]), r"learning_rate: got a list that holds \[0.1\]"),
+            (lambda: ww.GradientDescent(lambda a, b: a, 2), "learning_rate: got a function that raises TypeError"),
+            (lambda: ww.schedule(0.1, 10**9), "steps: got 1000000000; expected an integer from 1 to 1000000"),
+            (lambda: ww.GradientDescent([0.1], steps=3), "1 learning rates for 3 steps; expected one a step"),
+            (lambda: ww.GradientDescent(lambda step: 0.1), "steps: got None with a learning rate that is a function"),
+            (lambda: ww.GradientDescent(0.1, weight_decay=-1.0), "weight_decay: got -1.0"),
+            (
+                lambda: ww.GradientDescent(0.1, decay_to="origin"),
+                "decay_to: got 'origin'; expected one of initialisation",
+            ),
+            (lambda: ww.Momentum(0.1, nesterov=1), "nesterov: got 1; expected True or False"),
+            (lambda: ww.schedule(0.1, 5, warm_up=6), "warm_up: got 6; expected an integer from 0 to steps = 5"),
+            (lambda: ww.schedule(0.1, 5, decay="cosin"), "Did you mean 'cosine'"),
+        ],
+    )
+    def test_of_algorithms(self, make, message):
+        with pytest.raises(InvalidInput, match=message):
+            make()
+
+    @pytest.mark.parametrize(
+        ("algorithm", "message"),
+        [
+            (ww.SGD(0.1, 5, 3), "batch_size=5; expected at most 4"),
+            (ww.Adam(0.1, steps=3), "Adam divides each parameter's gradient by its size: `train`"),
+            (ww.GradientFlow(weight_decay=0.1, decay_to="zero"), "Decay towards zero moves parameters"),
+        ],
+        ids=repr,
+    )
+    def test_of_predictions(self, algorithm, message):
+        with pytest.raises(InvalidInput, match=message):
+            ww.predict(NET, X, Y, X_TEST, algorithm)
+
+    def test_a_schedule_past_the_bound_is_told_by_its_step(self):
+        bound = ww.max_learning_rate(NET, X)
+        rates = [0.2 * bound, 0.9 * bound, 1.1 * bound, 0.1 * bound]
+        with pytest.raises(UnstableLearningRate, match="at step 2; expected less than 2/λ_max"):
+            ww.predict(NET, X, Y, X_TEST, ww.GradientDescent(rates))
+        with pytest.raises(UnstableLearningRate, match=r"expected less than 3.8/λ_max"):
+            ww.predict(NET, X, Y, X_TEST, ww.Momentum(1.95 * bound))
+
+    def test_batches_too_noisy_to_converge(self):
+        bound = ww.max_learning_rate(NET, X)
+        with pytest.raises(UnstableLearningRate, match="the mean square of the errors grows"):
+            ww.predict(NET, X, Y, X_TEST, ww.SGD(0.95 * bound, 1))
