@@ -123,7 +123,15 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: ww.measure,
         lambda: {"net": NET, "X": X, "networks": 8, "seed": 0, "statistics": ["K"], "layers": "last", "widths": None},
     ),
-    "model_ntk": (lambda: ww.model_ntk, lambda: {"model": torch_model(), "X": X, "net": None}),
+    "linearise": (
+        lambda: lambda X, parameters, **own: ww.linearise(**own)(X, parameters),
+        lambda: {"model": torch_model(), "order": 2, "X": X, "parameters": None},
+    ),
+    "predict_model": (
+        lambda: ww.predict_model,
+        lambda: {"model": torch_model(), "X": X, "y": Y, "X_test": TEST, "algorithm": ww.GradientFlow(), "net": None},
+    ),
+    "model_ntk": (lambda: ww.model_ntk, lambda: {"model": torch_model(), "X": X, "net": None, "trace": False, "dtype": "float64"}),
     "network_of": (lambda: ww.network_of, lambda: {"dataset": theory(), "activations": None}),
     "output_density": (
         lambda: ww.output_density, lambda: {"net": NET, "X": X[:1], "layer": 3, "neurons": 1, "about": "K"}
@@ -233,6 +241,13 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "special.sawtooth_network": (lambda: ww.special.sawtooth_network, lambda: {"depth": 2}),
     "readers.from_stax": (
         lambda: ww.readers.from_stax, lambda: {"widths": [2, 8, 1], "activation": "tanh", "W_std": 1.0, "b_std": 0.1}
+    ),
+    "readers.ntk_operator": (
+        lambda: lambda v, **own: ww.readers.ntk_operator(**own).product(v),
+        lambda: {"model": torch_model(), "X": X, "net": None, "v": [[1.0, 0.5]]},
+    ),
+    "readers.model_differentials": (
+        lambda: ww.readers.model_differentials, lambda: {"model": torch_model(), "X": X, "net": None, "order": 3}
     ),
     "readers.model_kernels": (lambda: ww.readers.model_kernels, lambda: {"model": torch_model(), "X": X, "order": 0}),
     "readers.optax_transform": (lambda: ww.readers.optax_transform, lambda: {"net": NET, "learning_rate": 0.1}),

@@ -48,11 +48,13 @@ from widthwise.network import NormMLP as NormMLP
 from widthwise.network import Residual as Residual
 from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
+from widthwise.readers.empirical.model_kernels import linearise as linearise
+from widthwise.readers.empirical.model_kernels import model_ntk as model_ntk
+from widthwise.readers.empirical.trained_model import predict_model as predict_model
 from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier
 from widthwise.readers.estimators import NTKRegressor as NTKRegressor
-from widthwise.readers.models import model_ntk as model_ntk
 from widthwise.readers.models import read_model as read_model
 from widthwise.readers.torch_models import from_torch as from_torch
 from widthwise.readers.torch_models import init_torch as init_torch
