@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "widthwise"
 #: Commands are called like the functions they are doors to.
-COMMANDS = {"advise", "compare", "critical", "measure", "predict", "theory", "train"}
+COMMANDS = {"advise", "audit", "compare", "critical", "measure", "predict", "theory", "train"}
 #: What every lab has: a lab's own settings and parts play the same role in each file.
 LAB_PARTS = {"LAB", "draw", "experiment", "network"}
 

@@ -48,6 +48,8 @@ from widthwise.network import NormMLP as NormMLP
 from widthwise.network import Residual as Residual
 from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
+from widthwise.readers.audit.audit import Audit as Audit
+from widthwise.readers.audit.audit import audit as audit
 from widthwise.readers.empirical.model_kernels import linearise as linearise
 from widthwise.readers.empirical.model_kernels import model_ntk as model_ntk
 from widthwise.readers.empirical.trained_model import predict_model as predict_model

@@ -15,6 +15,7 @@ from widthwise.cli.criticality import advise, critical, phase
 from widthwise.cli.doctor import doctor, versions
 from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.kernels import compare, measure, predict, theory, train
+from widthwise.cli.models import audit
 from widthwise.cli.options import expanded
 from widthwise.cli.pages import explore, lab, report
 from widthwise.cli.streams import drop_output
@@ -50,7 +51,7 @@ def _options(
     pass
 
 
-for command in (theory, measure, compare, critical, phase, advise, predict, train, report, lab, explore, doctor):
+for command in (theory, measure, compare, critical, phase, advise, audit, predict, train, report, lab, explore, doctor):
     examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
     app.command(command.__name__, epilog=examples)(expanded(command))
 

@@ -236,7 +236,8 @@ def _called(node: Any, name: str, where: str) -> Sequence[ReadStep | ReadFactor]
 
 def _layer(layer: Any, where: str) -> Sequence[ReadStep | ReadFactor]:
     nn = need("torch.nn", "torch", "reading a PyTorch model")
-    tensors = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    own = layer._parameters  # an attribute of that name may be a flag, as in a recurrent layer
+    tensors = own.get("weight"), own.get("bias")
     first, second = (None if tensor is None else tensor.detach().cpu().double().numpy() for tensor in tensors)
     if isinstance(layer, nn.Linear):
         assert first is not None
