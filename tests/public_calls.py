@@ -30,6 +30,12 @@ def torch_model() -> Any:
     return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
 
 
+def torch_of_width(n: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(2, n), nn.Tanh(), nn.Linear(n, n), nn.Tanh(), nn.Linear(n, 1)).double()
+
+
 @cache
 def theory() -> Any:
     return ww.theory(NET, X)
@@ -122,6 +128,24 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "measure": (
         lambda: ww.measure,
         lambda: {"net": NET, "X": X, "networks": 8, "seed": 0, "statistics": ["K"], "layers": "last", "widths": None},
+    ),
+    "audit": (
+        lambda: ww.audit,
+        lambda: {"model": torch_model(), "batch": X, "optimizer": None, "draws": 1, "seed": 0},
+    ),
+    "parametrisation": (
+        lambda: ww.parametrisation,
+        lambda: {
+            "model_or_net": torch_model(), "base": torch_model(), "rule": "mup", "optimiser": "adam",
+            "learning_rate": 0.1, "weight_decay": 0.0, "epsilon": 1e-8, "s": None, "output": "multiplier",
+        },
+    ),
+    "coordinate_check": (
+        lambda: ww.coordinate_check,
+        lambda: {
+            "make": torch_of_width, "X": X, "y": Y, "widths": (4, 8), "rule": "mup", "optimiser": "adam",
+            "learning_rate": 0.1, "steps": (1,), "seeds": 1, "s": None,
+        },
     ),
     "linearise": (
         lambda: lambda X, parameters, **own: ww.linearise(**own)(X, parameters),

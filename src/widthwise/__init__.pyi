@@ -61,6 +61,10 @@ from widthwise.readers.models import read_model as read_model
 from widthwise.readers.torch_models import from_torch as from_torch
 from widthwise.readers.torch_models import init_torch as init_torch
 from widthwise.readers.torch_models import param_groups as param_groups
+from widthwise.readers.transfer.coordinate_check import CoordinateCheck as CoordinateCheck
+from widthwise.readers.transfer.coordinate_check import coordinate_check as coordinate_check
+from widthwise.readers.transfer.parametrisation import Parametrisation as Parametrisation
+from widthwise.readers.transfer.parametrisation import parametrisation as parametrisation
 from widthwise.results.labels import network_of as network_of
 from widthwise.results.store import load as load
 from widthwise.results.store import save as save

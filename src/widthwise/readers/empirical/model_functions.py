@@ -197,7 +197,7 @@ def _flax_function(model: Any, dtype: str) -> ModelFunction:
     twin.eval()
     graph, state, rest = nnx.split(twin, nnx.Param, ...)
     flat, form = jax.tree_util.tree_flatten_with_path(state)
-    names = [_path_name(path) for path, _ in flat]
+    names = [path_name(path) for path, _ in flat]
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
     rest = jax.tree.map(lambda leaf: _cast_leaf(leaf, dtype), rest)
 
@@ -213,7 +213,7 @@ def _equinox_function(model: Any, dtype: str) -> ModelFunction:
     model_in_use = eqx.nn.inference_mode(model)
     trained, rest = eqx.partition(model_in_use, eqx.is_inexact_array)
     flat, form = jax.tree_util.tree_flatten_with_path(trained)
-    names = [_path_name(path) for path, _ in flat]
+    names = [path_name(path) for path, _ in flat]
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
 
     def apply(parameters: NamedTensors, arguments: CallArguments) -> Any:
@@ -249,7 +249,7 @@ def _cast_leaf(leaf: Any, dtype: str) -> Any:
     return jnp.asarray(leaf, jnp.float64 if dtype == "float64" else jnp.float32 if half else leaf.dtype)
 
 
-def _path_name(path: Sequence[Any]) -> str:
+def path_name(path: Sequence[Any]) -> str:
     names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
     return ".".join(names[:-1] if names[-1] == "value" else names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ def _of_network(net: Network) -> list[TensorShape]:
     return found
 
 
-def _name_pattern(name: str) -> tuple[str, int | None]:
+def name_pattern(name: str) -> tuple[str, int | None]:
     """A name without its first number, and that number: blocks.3.fc.weight is blocks.#.fc.weight and 3."""
     match = re.search(r"\d+", name)
     return (name, None) if match is None else (f"{name[: match.start()]}#{name[match.end() :]}", int(match.group()))
@@ -96,7 +96,7 @@ def _name_pattern(name: str) -> tuple[str, int | None]:
 def _block_numbers(tensors: list[TensorShape]) -> Mapping[str, set[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     for one in tensors:
-        pattern, number = _name_pattern(one.name)
+        pattern, number = name_pattern(one.name)
         if number is not None:
             found[pattern].add(number)
     return found
@@ -106,13 +106,13 @@ def with_roles(tensors: list[TensorShape], base: list[TensorShape]) -> tuple[lis
     """The role of every tensor, and depth over base depth: how many times as many repeated blocks there are."""
     by_name, by_pattern = {one.name: one for one in base}, {}
     for one in base:
-        by_pattern.setdefault(_name_pattern(one.name)[0], []).append(one)
+        by_pattern.setdefault(name_pattern(one.name)[0], []).append(one)
     own_counts, base_counts = _block_numbers(tensors), _block_numbers(base)
     repeated = {p for p, numbers in own_counts.items() if len(numbers) > 1 and len(base_counts.get(p, ())) >= 1}
     ratios = {len(own_counts[p]) / len(base_counts[p]) for p in repeated}
     found = []
     for one in tensors:
-        pattern, number = _name_pattern(one.name)
+        pattern, number = name_pattern(one.name)
         like = by_name.get(one.name)
         if like is None or (pattern in repeated and len(like.shape) != len(one.shape)):
             like = _nearest_block(by_pattern.get(pattern, []), number)
@@ -120,18 +120,30 @@ def with_roles(tensors: list[TensorShape], base: list[TensorShape]) -> tuple[lis
             got = f"a model without a tensor like {one.name} {one.shape}"
             raise InvalidInput("base", got, "a smaller model of the same kind")
         found.append(_with_role(one, like, pattern in repeated and _same_within(pattern, tensors)))
+    if all(one.width == 1.0 for one in found):
+        found = _roles_by_place(found)
     return found, max(ratios, default=1.0)
+
+
+def _roles_by_place(tensors: list[RoledTensor]) -> list[RoledTensor]:
+    """Where nothing grows, the first matrix is the input's, the last the output's, and those between are hidden."""
+    matrices = [i for i, one in enumerate(tensors) if len(one.own.shape) >= 2]
+    named = dict.fromkeys(matrices, "hidden") | dict.fromkeys(matrices[:1], "input")
+    named |= dict.fromkeys(matrices[-1:] if len(matrices) > 1 else [], "output")
+    return [
+        replace(one, role="input" if one.own.embedding else named.get(i, one.role)) for i, one in enumerate(tensors)
+    ]
 
 
 def _nearest_block(candidates: list[TensorShape], number: int | None) -> TensorShape | None:
     if not candidates:
         return None
-    return min(candidates, key=lambda one: abs((_name_pattern(one.name)[1] or 0) - (number or 0)))
+    return min(candidates, key=lambda one: abs((name_pattern(one.name)[1] or 0) - (number or 0)))
 
 
 def _same_within(pattern: str, tensors: list[TensorShape]) -> bool:
     """Whether tensors of one pattern have one shape: those of blocks do, those of a plain chain may not."""
-    return len({one.shape for one in tensors if _name_pattern(one.name)[0] == pattern}) == 1
+    return len({one.shape for one in tensors if name_pattern(one.name)[0] == pattern}) == 1
 
 
 def _with_role(one: TensorShape, like: TensorShape, in_block: bool) -> RoledTensor:
