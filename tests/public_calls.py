@@ -30,6 +30,12 @@ def torch_model() -> Any:
     return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
 
 
+def torch_of_width(n: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(2, n), nn.Tanh(), nn.Linear(n, n), nn.Tanh(), nn.Linear(n, 1)).double()
+
+
 @cache
 def theory() -> Any:
     return ww.theory(NET, X)
@@ -123,7 +129,33 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: ww.measure,
         lambda: {"net": NET, "X": X, "networks": 8, "seed": 0, "statistics": ["K"], "layers": "last", "widths": None},
     ),
-    "model_ntk": (lambda: ww.model_ntk, lambda: {"model": torch_model(), "X": X, "net": None}),
+    "audit": (
+        lambda: ww.audit,
+        lambda: {"model": torch_model(), "batch": X, "optimizer": None, "draws": 1, "seed": 0},
+    ),
+    "parametrisation": (
+        lambda: ww.parametrisation,
+        lambda: {
+            "model_or_net": torch_model(), "base": torch_model(), "rule": "mup", "optimiser": "adam",
+            "learning_rate": 0.1, "weight_decay": 0.0, "epsilon": 1e-8, "s": None, "output": "multiplier",
+        },
+    ),
+    "coordinate_check": (
+        lambda: ww.coordinate_check,
+        lambda: {
+            "make": torch_of_width, "X": X, "y": Y, "widths": (4, 8), "rule": "mup", "optimiser": "adam",
+            "learning_rate": 0.1, "steps": (1,), "seeds": 1, "s": None,
+        },
+    ),
+    "linearise": (
+        lambda: lambda X, parameters, **own: ww.linearise(**own)(X, parameters),
+        lambda: {"model": torch_model(), "order": 2, "X": X, "parameters": None},
+    ),
+    "predict_model": (
+        lambda: ww.predict_model,
+        lambda: {"model": torch_model(), "X": X, "y": Y, "X_test": TEST, "algorithm": ww.GradientFlow(), "net": None},
+    ),
+    "model_ntk": (lambda: ww.model_ntk, lambda: {"model": torch_model(), "X": X, "net": None, "trace": False, "dtype": "float64"}),
     "network_of": (lambda: ww.network_of, lambda: {"dataset": theory(), "activations": None}),
     "output_density": (
         lambda: ww.output_density, lambda: {"net": NET, "X": X[:1], "layer": 3, "neurons": 1, "about": "K"}
@@ -248,6 +280,13 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "special.sawtooth_network": (lambda: ww.special.sawtooth_network, lambda: {"depth": 2}),
     "readers.from_stax": (
         lambda: ww.readers.from_stax, lambda: {"widths": [2, 8, 1], "activation": "tanh", "W_std": 1.0, "b_std": 0.1}
+    ),
+    "readers.ntk_operator": (
+        lambda: lambda v, **own: ww.readers.ntk_operator(**own).product(v),
+        lambda: {"model": torch_model(), "X": X, "net": None, "v": [[1.0, 0.5]]},
+    ),
+    "readers.model_differentials": (
+        lambda: ww.readers.model_differentials, lambda: {"model": torch_model(), "X": X, "net": None, "order": 3}
     ),
     "readers.model_kernels": (lambda: ww.readers.model_kernels, lambda: {"model": torch_model(), "X": X, "order": 0}),
     "readers.optax_transform": (lambda: ww.readers.optax_transform, lambda: {"net": NET, "learning_rate": 0.1}),

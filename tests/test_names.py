@@ -6,7 +6,18 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "widthwise"
 #: Commands are called like the functions they are doors to.
-COMMANDS = {"advise", "compare", "couplings", "critical", "equalise", "measure", "posterior", "predict", "theory"}
+COMMANDS = {
+    "advise",
+    "audit",
+    "compare",
+    "couplings",
+    "critical",
+    "equalise",
+    "measure",
+    "posterior",
+    "predict",
+    "theory",
+}
 COMMANDS |= {"train", "trained_kernel"}
 #: What every lab has: a lab's own settings and parts play the same role in each file.
 LAB_PARTS = {"LAB", "draw", "experiment", "network"}

@@ -14,7 +14,17 @@ import widthwise as ww
 from widthwise.criticality.depth_width import DepthWidth
 
 #: Public names whose values are not calls: results and errors.
-ELSEWHERE = {"Advice", "Comparison", "Critical", "NewtonStep", "NotCritical", "WidthwiseError"}
+ELSEWHERE = {
+    "Advice",
+    "Audit",
+    "Comparison",
+    "CoordinateCheck",
+    "Parametrisation",
+    "Critical",
+    "NewtonStep",
+    "NotCritical",
+    "WidthwiseError",
+}
 #: One function of each kind in the ordinary run; `make test-full` takes all.
 QUICK = ("ResMLP", "theory", "critical", "compare", "special.chernoff_bound")
 

@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "widthwise advise --widths 4,49x128,1 --activation tanh --C_W 3",
         "widthwise advise --widths 2,8,1 --activation relu --C_W 2 --out advice.html",
     ),
+    "audit": ("widthwise audit torch.nn:Transformer --out audit.html",),
     "predict": (
         "widthwise predict --widths 2,64,1 --data xor --format csv",
         "widthwise predict --widths 2,64,1 --data xor --loss logistic --time 5",

@@ -16,6 +16,7 @@ from widthwise.cli.doctor import doctor, versions
 from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.inference import couplings, equalise, evidence, posterior, trained_kernel
 from widthwise.cli.kernels import compare, measure, predict, theory, train
+from widthwise.cli.models import audit
 from widthwise.cli.options import expanded
 from widthwise.cli.pages import explore, lab, report
 from widthwise.cli.streams import drop_output
@@ -52,7 +53,7 @@ def _options(
 
 
 for command in (
-    theory, measure, compare, critical, phase, advise, equalise, couplings, predict, train, trained_kernel, posterior,
+    theory, measure, compare, critical, phase, advise, audit, equalise, couplings, predict, train, trained_kernel, posterior,
     evidence, report, lab, explore, doctor,
 ):  # fmt: skip
     examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])

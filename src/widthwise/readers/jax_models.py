@@ -296,7 +296,7 @@ def optax_transform(net: Network, learning_rate: float = 1.0, model: Any = None)
     [-0.1, -0.05, -0.05, -0.05]
     """
     optax = need("optax", "readers", "optax_transform")
-    by_name = None if model is None else _rates_by_name(model, net)
+    by_name = None if model is None else rates_by_name(model, net)
 
     def init(params):
         layer_rates(net, params, by_name)
@@ -309,7 +309,7 @@ def optax_transform(net: Network, learning_rate: float = 1.0, model: Any = None)
     return optax.GradientTransformation(init, update)
 
 
-def _rates_by_name(model: Any, net: Network) -> dict[tuple[str, ...], float]:
+def rates_by_name(model: Any, net: Network) -> dict[tuple[str, ...], float]:
     """The rate of each tensor of a model, by its name in the model's tree."""
     if any(base.__module__.startswith("equinox") for base in type(model).__mro__):
         chain = equinox_chain(model, check_network(net).activations)

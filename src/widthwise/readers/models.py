@@ -11,10 +11,8 @@ import xarray as xr
 from jax.flatten_util import ravel_pytree
 
 from widthwise.errors import InvalidInput
-from widthwise.experiments.differentials import chain as differentiate
-from widthwise.experiments.differentials import move, move_twice
 from widthwise.experiments.layer_passes import GainAndShift, Weights
-from widthwise.experiments.sampler import Parameters, forward, output_rows, tangent_kernel, with_parameters
+from widthwise.experiments.sampler import Parameters, output_rows, tangent_kernel, with_parameters
 from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.extras import need
 from widthwise.inference.corrections import check_order
@@ -142,68 +140,11 @@ def _spread_over_networks(net: MLP, X: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def model_ntk(model: Any, X: Any, net: Network | None = None) -> xr.Dataset:
-    """The neural tangent kernel of a model, Ĥ_ij;ab = Σ λ (dz_ia/dθ)(dz_jb/dθ), beside Θ (theory §3).
-
-    Arguments as in `model_kernels`. Without `net` every λ per parameter is 1: the kernel of plain gradient descent.
-
-    Returns
-    -------
-    Dataset with `H` on (output, a, output_, b) and `Theta` on (a, b).
-
-    >>> from torch import nn
-    >>> ds = model_ntk(nn.Linear(2, 1), [[1.0, 3.0]])       # 1 for the bias, 1 + 9 for the weights
-    >>> float(ds["H"].values.squeeze()), float(ds["Theta"].values.squeeze())
-    (11.0, 11.0)
-    """
-    layers, net, X = load_model(model, X, net)
-    H, Theta = _model_tangent_kernels(layers, net, X)
-    return label({"H": (("output", "a", "output_", "b"), H), "Theta": (("a", "b"), Theta)}, net, kind="model_ntk")
-
-
 def _model_tangent_kernels(layers: Parameters, net: Network, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ĥ on (output, a, output_, b), and Θ."""
     size = net.widths[-1] * len(X)
     require_memory(8 * 4 * size**2, f"an NTK of {size} × {size} entries", "Take fewer inputs.")
     return np.asarray(kernel(tangent(net, layers, X))), theory(net, X, order=0, layers="last")["Theta"].values[0]
-
-
-def model_dntk(model: Any, X: Any, net: Network | None = None, *, order: int = 1) -> xr.Dataset:
-    """The first differential of a model's NTK, dĤ_ijk;abc = Σ λλ (d²z_ia)(dz_jb)(dz_kc) (theory §3).
-
-    Arguments as in `model_kernels`; plain networks only.
-
-    Returns
-    -------
-    Dataset with `dH` on (i, j, k, a, b, c), whose mean over initialisations is zero, and with order=1 the mean over
-    outputs of dĤ_iii;abc z_id as `dH_z` on (a, b, c, d), beside its mean over initialisations (P_abcd + Q_abcd +
-    Q_acbd)/n as `dH_z_mean`.
-
-    >>> from torch import nn
-    >>> ds = model_dntk(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), [[1.0, 0.3]], order=0)
-    >>> ds["dH"].shape
-    (1, 1, 1, 1, 1, 1)
-    """
-    check_order(order)
-    layers, net, X = load_model(model, X, net)
-    net = plain(net, "the differential of an NTK")
-    size = net.widths[-1] * len(X)
-    needed = 8 * 3 * size**2 * len(X) * sum(net.widths[1:])
-    require_memory(needed, f"second derivatives of {size} outputs at {len(X)} inputs", "Take fewer inputs.")
-    c = differentiate(net, layers, X, 2)
-    ddh = move_twice(c, move(c, c.signals))[1]
-    dH = np.asarray(jnp.transpose(ddh[-1], (5, 0, 2, 4, 1, 3)))
-    variables: dict[str, Any] = {"dH": (("i", "j", "k", "a", "b", "c"), dH)}
-    if order == 1:
-        z, mean = np.asarray(forward(net, layers, X)[1][-1]), np.zeros((len(X),) * 4)
-        if net.depth > 1:
-            ds = theory(net, X, order=1, tensors=["P", "Q"], layers="last")
-            P, Q = ds["P"].values[0], ds["Q"].values[0]
-            mean = (P + Q + np.swapaxes(Q, 1, 2)) / net.n
-        dims = ("a", "b", "c", "d")
-        variables["dH_z"] = (dims, np.einsum("iiiabc,di->abcd", dH, z) / net.widths[-1])
-        variables["dH_z_mean"] = (dims, mean)
-    return label(variables, net, kind="model_dntk", order=order)
 
 
 def hessian_spectrum(

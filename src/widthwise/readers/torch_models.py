@@ -28,6 +28,7 @@ from widthwise.readers.chains import (
     unsupported,
     unsupported_part,
 )
+from widthwise.readers.empirical.model_functions import unwrapped
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def torch_chain(model: Any) -> LayerChain:
     fx = need("torch.fx", "torch", "reading a PyTorch model")
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
+    model = unwrapped(model)
     if type(model).__module__.startswith("torch.nn") and not isinstance(model, torch.nn.Sequential):
         model = torch.nn.Sequential(model)  # a layer by itself is not looked into by the tracer
     try:
@@ -234,7 +236,8 @@ def _called(node: Any, name: str, where: str) -> Sequence[ReadStep | ReadFactor]
 
 def _layer(layer: Any, where: str) -> Sequence[ReadStep | ReadFactor]:
     nn = need("torch.nn", "torch", "reading a PyTorch model")
-    tensors = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    own = layer._parameters  # an attribute of that name may be a flag, as in a recurrent layer
+    tensors = own.get("weight"), own.get("bias")
     first, second = (None if tensor is None else tensor.detach().cpu().double().numpy() for tensor in tensors)
     if isinstance(layer, nn.Linear):
         assert first is not None

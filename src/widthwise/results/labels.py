@@ -49,14 +49,14 @@ MEANING |= {f"{name}_by_layer": f"{MEANING[name]}, part of one layer" for name i
 
 def label(
     variables: Mapping[str, tuple[tuple[str, ...], Any]],
-    net: Network,
+    net: Network | None,
     coords: Mapping[Any, Any] | None = None,
     **attrs: Any,
 ) -> xr.Dataset:
-    """A Dataset from {name: (dimensions, values)} that carries the network, the version and how it was made."""
+    """A Dataset from {name: (dimensions, values)} that carries the network, if any, the version and how it was made."""
     data = {name: (dims, values, _meaning(name)) for name, (dims, values) in variables.items()}
-    common = {"widthwise_version": __version__, "network": net.to_json(), "n": net.n}
-    return xr.Dataset(data, coords=coords or {}, attrs=common | attrs)
+    of_network = {} if net is None else {"network": net.to_json(), "n": net.n}
+    return xr.Dataset(data, coords=coords or {}, attrs={"widthwise_version": __version__} | of_network | attrs)
 
 
 def _meaning(name: str) -> dict[str, str]:

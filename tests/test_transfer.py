@@ -1,0 +1,234 @@
+"""Rules of transfer: published factors, equal steps in both forms, real optimisers, and the check that tells them apart."""
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from torch import nn
+
+import widthwise as ww
+
+torch.set_num_threads(1)
+
+
+def mlp(n):
+    return nn.Sequential(nn.Linear(8, n), nn.Tanh(), nn.Linear(n, n), nn.Tanh(), nn.Linear(n, 1))
+
+
+class Residual(nn.Module):
+    """A stream to which blocks add tanh, times a base factor and the rule's multiplier."""
+
+    def __init__(self, n, depth, base=1 / 8):
+        super().__init__()
+        self.enter, self.leave, self.base = nn.Linear(8, n), nn.Linear(n, 1), base
+        self.blocks = nn.ModuleList([nn.Linear(n, n) for _ in range(depth)])
+        self.branch_multiplier = 1.0
+
+    def forward(self, x):
+        x = self.enter(x)
+        for block in self.blocks:
+            x = x + self.branch_multiplier * self.base * torch.tanh(block(x))
+        return self.leave(x)
+
+
+torch.manual_seed(0)
+X, Y = torch.randn(16, 8), torch.randn(16, 1)
+
+
+def factors(rule, optimiser, **more):
+    p = ww.parametrisation(mlp(256), mlp(64), rule, optimiser, learning_rate=1.0, weight_decay=1.0, epsilon=1.0, **more)
+    return p, {group["name"]: group for group in p.param_groups}
+
+
+#: Published rates at four times the width, of input, hidden and output weights and hidden biases.
+PUBLISHED = {
+    ("standard", "adam"): (1, 1, 1, 1),
+    ("mup", "adam"): (1, 1 / 4, 1, 1),
+    ("mup", "adamw"): (1, 1 / 4, 1, 1),
+    ("mup", "sgd"): (4, 1, 4, 4),
+    ("mup", "momentum"): (4, 1, 4, 4),
+    ("mup", "muon"): (1, 1, 1, 1),
+    ("ntk", "sgd"): (1, 1 / 4, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("rule", "optimiser"), PUBLISHED)
+def test_rates_are_the_published_ones(rule, optimiser):
+    _, groups = factors(rule, optimiser)
+    found = [groups[name]["lr"] for name in ("0.weight", "2.weight", "4.weight", "2.bias")]
+    np.testing.assert_allclose(found, PUBLISHED[rule, optimiser])
+
+
+def test_multipliers_decay_and_epsilon_are_the_published_ones():
+    p, groups = factors("mup", "adamw")
+    assert p.multipliers == {"output": 0.25, "branch": 1.0, "attention": 0.5}
+    assert groups["2.weight"]["weight_decay"] == 4.0  # rate × decay stays
+    assert groups["2.bias"]["weight_decay"] == 0.0
+    assert groups["2.weight"]["eps"] == 0.25
+    base = {name: float(v.detach().var(unbiased=False)) for name, v in mlp(64).named_parameters()}
+    torch.manual_seed(3)
+    small = mlp(64)
+    p = ww.parametrisation(mlp(256), small, "mup", "adam")
+    assert p.variances["2.weight"] == pytest.approx(float(small[2].weight.detach().var(unbiased=False)) / 4, rel=1e-5)
+    assert p.variances["4.weight"] == pytest.approx(float(small[4].weight.detach().var(unbiased=False)), rel=1e-5)
+    assert set(p.variances) == set(base)
+
+
+def test_depth_rules_scale_branches_and_rates_inside_blocks():
+    big, small = Residual(64, 32), Residual(64, 8)
+    for rule, branch, adam, sgd in (
+        ("depth-mup", 0.5, 0.5, 1.0),
+        ("CompleteP", 0.25, 1.0, 4.0),
+        ("mup", 1.0, 1.0, 1.0),
+    ):
+        p = ww.parametrisation(big, small, rule, "adam", learning_rate=1.0)
+        assert p.multipliers["branch"] == branch
+        assert p.learning_rates["blocks.5.weight"] == adam
+        assert p.learning_rates["enter.weight"] == 1.0
+        assert ww.parametrisation(big, small, rule, "sgd", learning_rate=1.0).learning_rates["blocks.5.weight"] == sgd
+    assert "depth-μP" in " ".join(ww.parametrisation(big, small, "completep").notes)
+
+
+def stepped(optimiser, form, multiplied):
+    """Outputs after three steps of a model whose logits are multiplied, or whose output weights are."""
+    model, base = mlp(64).double(), mlp(16).double()
+    p = ww.parametrisation(
+        model, base, "mup", optimiser, learning_rate=0.02, output=form, epsilon=1e-3, weight_decay=0.1
+    )
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for part in model:
+            if isinstance(part, nn.Linear):
+                part.weight.normal_(std=0.3)
+                part.bias.normal_(std=0.1)
+        # the output bias is not multiplied: fold the constant into it as well
+        model[4].bias.zero_()
+        model[4].bias.requires_grad_(False)
+        if not multiplied:
+            model[4].weight *= 0.25
+    factor = p.multipliers["output"] if multiplied else 1.0
+    optimisers = p.torch_optimisers()
+    for _ in range(3):
+        for one in optimisers:
+            one.zero_grad()
+        ((factor * model(X.double()) - Y) ** 2).mean().backward()
+        for one in optimisers:
+            one.step()
+    return (factor * model(X.double())).detach()
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "adamw"])
+def test_both_forms_of_the_output_take_the_same_steps(optimiser):
+    one, other = stepped(optimiser, "multiplier", True), stepped(optimiser, "variance", False)
+    if optimiser == "adam":  # its decay enters the gradient, which is no symmetry of the product
+        assert float((one - other).abs().max()) < 0.05
+    else:
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_the_family_runs_from_the_ntk_to_mup_and_names_its_coupling():
+    ends = {0.0: "ntk", 1.0: "mup"}
+    for s, rule in ends.items():
+        for optimiser in ("sgd", "adam"):
+            one, other = factors("family", optimiser, s=s)[0], factors(rule, optimiser)[0]
+            assert one.learning_rates == other.learning_rates
+            assert one.multipliers["output"] == other.multipliers["output"]
+    gammas = [factors("family", "sgd", s=s)[0].gamma for s in (0.0, 0.5, 1.0)]
+    np.testing.assert_allclose(gammas, [3 / 256, 3 / 16, 3.0])
+    regimes = [factors("family", "sgd", s=s)[0].regime for s in (0.0, 0.5)]
+    assert regimes == ["lazy", "learning"]
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "adamw", "muon"])
+def test_the_check_passes_mup_and_fails_the_standard_rule_with_width(optimiser):
+    rate = {"adam": 0.003, "adamw": 0.003, "muon": 0.02}.get(optimiser, 0.05)
+    settings = {"widths": [64, 128, 256, 512], "optimiser": optimiser, "learning_rate": rate, "seeds": 2}
+    assert ww.coordinate_check(mlp, X, Y, rule="mup", **settings).passed
+    wrong = ww.coordinate_check(mlp, X, Y, rule="standard", **settings)
+    assert not wrong.passed
+    assert any(one.module == "output" and not one.passed for one in wrong.slopes)
+
+
+def test_the_check_tells_depth_rules_apart():
+    settings = {"widths": [64, 128], "depths": [8, 16, 32, 64], "learning_rate": 0.003, "seeds": 3}
+
+    def failing(rule):
+        check = ww.coordinate_check(Residual, X, Y, rule=rule, **settings)
+        return {one.module for one in check.slopes if not one.passed and one.axis == "depth"}
+
+    assert "leave" in failing("mup")
+    assert not failing("completep")
+    assert "blocks.first" in failing("depth-mup")  # features inside blocks learn more slowly with depth
+
+
+def test_groups_step_a_real_optimiser_and_the_check_passes_after_an_epoch():
+    torch.manual_seed(0)
+    model, base = mlp(128), mlp(32)
+    p = ww.parametrisation(model, base, "mup", "adamw", learning_rate=0.01, weight_decay=0.01, output="variance")
+    p.initialise(model)
+    optimiser = torch.optim.AdamW(p.param_groups)
+    losses = []
+    for start in range(0, 16, 4):
+        loss = ((model(X[start : start + 4]) - Y[start : start + 4]) ** 2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(((model(X) - Y) ** 2).mean()))
+    assert losses[-1] < losses[0]
+    assert not [one for one in ww.audit(model, X, optimizer=optimiser, draws=0).findings if one.severity != "note"]
+    assert ww.coordinate_check(
+        mlp, X, Y, [32, 64, 128], rule="mup", optimiser="adamw", learning_rate=0.01, steps=(4,)
+    ).passed
+
+
+def test_optax_takes_the_steps_of_torch():
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    def flax(n):
+        r = nnx.Rngs(0)
+        return nnx.Sequential(
+            nnx.Linear(8, n, rngs=r), nnx.tanh, nnx.Linear(n, n, rngs=r), nnx.tanh, nnx.Linear(n, 1, rngs=r)
+        )
+
+    model = flax(64)
+    p = ww.parametrisation(model, flax(16), "mup", "sgd", learning_rate=0.1)
+    state = nnx.state(model, nnx.Param)
+    step = p.optax()
+    gradient = jax.tree.map(jnp.ones_like, state)
+    moved = optax.apply_updates(state, step.update(gradient, step.init(state), state)[0])
+    changes = jax.tree.map(lambda a, b: float(jnp.mean(b - a)), state, moved)
+    np.testing.assert_allclose(sorted({round(-v, 4) for v in jax.tree.leaves(changes)}), [0.1, 0.4])
+    assert p.learning_rates["layers.2.kernel"] == pytest.approx(0.1)
+
+
+def test_networks_are_scaled_by_a_base_width():
+    p = ww.parametrisation(ww.MLP([4, 512, 512, 1], "relu", C_W=2.0), base=128, rule="mup", optimiser="sgd")
+    assert p.variances["layer 2 weight"] == pytest.approx(2.0 / 128 / 4)
+    assert p.multipliers["output"] == pytest.approx(1 / 4)
+    assert "mup for sgd: width ×4" in str(p)
+
+
+REFUSED = [
+    (lambda: ww.parametrisation(mlp(64), mlp(16), rule="mu"), "rule: got 'mu'"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), optimiser="lion"), "optimiser: got 'lion'"),
+    (lambda: ww.parametrisation(mlp(64), 16), "base: got 16"),
+    (lambda: ww.parametrisation(mlp(64), nn.Linear(3, 1)), "without a tensor like 0.weight"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), rule="family"), "s: got None"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), rule="mup", s=0.5), "s: got 0.5"),
+    (lambda: ww.parametrisation(3, 4), "model_or_net: got int"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), output="none"), "output: got 'none'"),
+    (lambda: ww.coordinate_check(mlp, X, Y, [64]), "at least two different sizes"),
+    (lambda: ww.coordinate_check(lambda n: n, X, Y, [64, 128]), "make: got"),
+    (lambda: ww.coordinate_check(lambda n, d: mlp(n), X, Y, [64, 128], [2, 4], rule="completep"), None),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_bad_input_is_named(call, message):
+    if message is None:  # a model without blocks has no depth: the rule is that of its width
+        call()
+        return
+    with pytest.raises(ww.WidthwiseError, match=message):
+        call()
