@@ -69,6 +69,7 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/predict.py --sizes 8 16 32
 	$(BIN)/python benchmarks/linear_regions.py --large
 	$(BIN)/python benchmarks/explorer.py
+	$(BIN)/python benchmarks/labs.py --page docs/labs/calibration.md
 
 docs: setup
 	$(BIN)/mkdocs build --strict

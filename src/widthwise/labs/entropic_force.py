@@ -16,10 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes, ratio_and_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import ratio_and_error
 from widthwise.plots.style import COLOURS, marks
 
 SIZES, QUICK_SIZES = (1, 2, 4), (1, 4)
+SIZE = "batch"
 RUNS = 32
 #: Two scales: stiff coordinates, slow ones, standard deviation of label noise, learning rates, time ηt of a run.
 STIFF, SLOW, NOISE, RATES, TIME = 4, 2, 0.3, (0.05, 0.1), 200

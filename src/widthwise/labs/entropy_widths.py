@@ -16,11 +16,14 @@ from scipy.spatial.distance import cdist, pdist
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks, slope_with_error
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import slope_and_drift
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
 SIZES = (8, 9, 10)
+SIZE = "bits"
 #: Members of a class, points at which they are seen, and members at which the two maps are tried.
 MEMBERS, POINTS, TRIED = 1500, 512, 10
 #: Distance of grid points in the disc, decay of the ellipsoids' axes.
@@ -133,7 +136,7 @@ def _rate_claims() -> tuple[list[Claim], dict[str, Any]]:
         both = np.array([ellipsoid_bits(axes**-decay, r**decay) for r in scales])
         curves[f"ellipsoid {decay:g}"] = (both, scales**decay)
         for bound, name in zip(both.T, ("least", "most"), strict=True):
-            fit = slope_with_error(np.log(bound), decay * np.log(scales))
+            fit = slope_and_drift(np.log(bound), decay * np.log(scales))
             what = f"axes k^-{decay:g}: exponent of n in ε, {name}"
             claims.append(Claim.exactly(what, -decay, *fit).rejects({"half": -decay / 2, "twice": -2 * decay}))
     return claims, curves

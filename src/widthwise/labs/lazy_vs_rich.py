@@ -17,12 +17,15 @@ from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.predict import trained_kernel
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, only_ticks, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
 SIZES = (64, 128, 256)
+SIZE = "width"
 X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
 #: Steps of full-batch descent; NTK and mean-field rates.
 STEPS, RATE, RICH_RATE = 60, 0.3, 0.08

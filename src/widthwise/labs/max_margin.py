@@ -20,10 +20,13 @@ from scipy.optimize import nnls
 from scipy.special import log_expit, logsumexp
 
 from widthwise.errors import InvalidInput
-from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import slope_and_drift
 from widthwise.plots.style import COLOURS, LINES, style
 
 SIZES = (10, 20, 40)
+SIZE = "points"
 FEATURES, WIDTH = 4, 16
 #: Rescaled time to which the flow is integrated, and to which its straight end is continued.
 INTEGRATED, CONTINUED = 1e5, 1e10
@@ -121,8 +124,8 @@ def _linear_claims(Z: np.ndarray, machine: HardMargin, loss: str, path: Path) ->
     even = np.where(share > 0, 1 / np.count_nonzero(share), 0.0)
     off, even_off = (np.abs(weights - share).max() for weights in (found, even))
     late, length = path.log_time > 1e4, 1.0 / machine.margin
-    growth = slope_with_error(path.log_time[late], np.linalg.norm(path.w, axis=1)[late])
-    exponent = slope_with_error(np.log(path.log_time[late]), np.log(error[late]))
+    growth = slope_and_drift(path.log_time[late], np.linalg.norm(path.w, axis=1)[late])
+    exponent = slope_and_drift(np.log(path.log_time[late]), np.log(error[late]))
     return [
         Claim.exactly(f"direction − support-vector machine's, {loss}", 0.0, error[-1], TOLERANCE).rejects(
             {"the mean of the classes": np.linalg.norm(_unit(Z.mean(axis=0)) - best)}

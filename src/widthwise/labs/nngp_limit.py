@@ -19,12 +19,15 @@ from widthwise.experiments.sampler import conditional_kernel, forward, sample_pa
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.gaussian.pair import line_derivative
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, only_ticks, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
 SIZES = (8, 32, 128)
+SIZE = "width"
 X = np.array([[1.0, -0.6]])
 NETWORKS, BLOCKS = 240_000, 40
 #: Excess kurtosis of a uniform number.

@@ -21,11 +21,14 @@ from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, over_networks
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import mean_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
 SIZES = (3, 6, 9)
+SIZE = "points"
 DIMENSION = 10
 #: Narrow widths, run as masks of the largest of them, and wide ones; how many networks of each.
 NARROW, WIDE = (3, 6, 12, 24), (256, 512)
@@ -161,9 +164,11 @@ def _travel(K: np.ndarray, Theta: np.ndarray, y: np.ndarray, wide: dict[int, Cou
     labels, start = float(y @ linalg.solve(Theta, y)), float(np.trace(linalg.solve(Theta, K)))
     inverse = linalg.inv(Theta)
     excess = [c.total - np.einsum("ka,ab,kb->k", c.error, inverse, c.error) for c in wide.values()]
-    mean, error = mean_and_error(2.0 * excess[1] - excess[0])
+    found = mean_and_error(2.0 * excess[1] - excess[0])
     wrong = {"labels alone": labels, "1/λ_0 for Θ⁻¹": (y @ y + np.trace(K)) / linalg.eigvalsh(Theta)[0]}
-    return Claim("total squared travel", labels + start, labels + start + mean, error).rejects(wrong)
+    return Claim("total squared travel", labels + start, *found._replace(value=labels + start + found.value)).rejects(
+        wrong
+    )
 
 
 def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Course], seed: int) -> Claim:
@@ -178,9 +183,9 @@ def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Co
     again = [crossing(lowest[:, rng.integers(0, NETWORKS, NETWORKS)]) for _ in range(RESAMPLES)]
     bound = np.log2(sufficient_width(points, found.losses[:, 0].mean(), least))
     error = max(float(np.std(again)), 0.02)
-    return Claim("log₂ of the width that is enough, bound", bound, crossing(lowest), error, "at most").rejects(
-        {"one neuron a point is enough": np.log2(points)}
-    )
+    return Claim(
+        "log₂ of the width that is enough, bound", bound, crossing(lowest), error, NETWORKS - 1, "at most"
+    ).rejects({"one neuron a point is enough": np.log2(points)})
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:
