@@ -69,7 +69,7 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/predict.py --sizes 8 16 32
 	$(BIN)/python benchmarks/linear_regions.py --large
 	$(BIN)/python benchmarks/explorer.py
-	$(BIN)/python benchmarks/labs.py --page docs/labs/calibration.md
+	$(BIN)/python benchmarks/labs.py --docs docs/labs
 
 docs: setup
 	$(BIN)/mkdocs build --strict

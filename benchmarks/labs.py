@@ -1,12 +1,12 @@
 """Calibration of the labs: how often each holds over many sets of seeds, and rejects each wrong prediction.
 
-    PYTHONPATH=src python benchmarks/labs.py [LAB …] [--sets 40] [--processes 2] [--file FILE] [--page PAGE] [--claims]
+    PYTHONPATH=src python benchmarks/labs.py [LAB …] [--sets 40] [--processes 2] [--docs FOLDER] [--claims]
 
 A set is three seeds, 0 to 2, 3 to 5 and so on, and its run a quick one. One line of JSON a size and seed is added to
 the file as soon as it is measured: an interrupted run goes on where it stopped, and verdicts are worked out from the
 file. Lines of another version of a lab's file (all but docstrings, comments and drawing) are measured again. `--claims`
-shows how the pulls of every claim are spread, which of a calibrated one are about 1; `--page` writes the page of the
-docs.
+shows how the pulls of every claim are spread, which of a calibrated one are about 1; `--docs` writes the numbers of
+the documentation: the table of shares, and in each lab's page the claims of the first set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -203,6 +204,23 @@ def page(summaries: list[dict[str, Any]], seconds: dict[str, float]) -> str:
     return PAGE + "\n".join(lines) + "\n"
 
 
+def write_table(file: Path, verdict: Any) -> None:
+    """Put the claims of the first set into a lab's page, folded, below its figure."""
+    from widthwise.labs.verdict import COLUMNS
+    from widthwise.text import text_table
+
+    text = file.read_text(encoding="utf-8")
+    text = re.sub(r"\n(\?\?\? note \"Every claim.*?\n    ```|```text\n.*?\n```)\n", "", text, flags=re.S)
+    table = text_table(COLUMNS, [row.cells for row in verdict.rows], left=True)
+    lines = ["```text", *table.splitlines(), verdict.basis, f"verdict: {verdict.text}", "```"]
+    folded = "\n".join(
+        ["", '??? note "Every claim: a quick run, seeds 0, 1, 2"', "", *(f"    {line}" for line in lines)]
+    )
+    figure = re.search(r"^!\[.*$", text, flags=re.M)
+    place = figure.end() if figure else len(text.rstrip())
+    file.write_text(text[:place] + "\n" + folded + text[place:], encoding="utf-8")
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -213,7 +231,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=40)
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="0: measure nothing, only report")
     parser.add_argument("--file", type=Path, default=Path("out") / "labs.jsonl")
-    parser.add_argument("--page", type=Path, help="write the page of the documentation")
+    parser.add_argument("--docs", type=Path, help="folder of the labs' pages, whose numbers are written")
     parser.add_argument("--claims", action="store_true", help="how the pulls of every claim are spread")
     arguments = parser.parse_args()
     os.environ.update({key: os.environ.get(key, value) for key, value in ONE_CORE.items()})
@@ -238,8 +256,10 @@ def main() -> None:
         print_summary(summaries[-1], seconds[name])
         if arguments.claims:
             print_claims(name, found)
-    if arguments.page:
-        arguments.page.write_text(page(summaries, seconds), encoding="utf-8")
+        if arguments.docs and found[0] is not None:
+            write_table(arguments.docs / f"{name.replace('-', '_')}.md", found[0])
+    if arguments.docs:
+        (arguments.docs / "calibration.md").write_text(page(summaries, seconds), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ SIZE = "features"
 TRAINED = (3.0, 0.3, 0.03, 0.01)
 #: Scales from which the two exponents are fitted.
 LARGE, SMALL = 10.0 ** np.linspace(0.5, 1.5, 8), 10.0 ** np.linspace(-2, -5, 12)
+#: Share of the exponent that problems with almost equal dual coordinates leave open.
+NEARLY_EQUAL = 0.05
 #: The flow and the convex programme agree when no coordinate differs by more than 1e-6, four of these.
 TOLERANCE = 2.5e-7
 
@@ -158,11 +160,13 @@ def _scale_exponents(problem: SparseProblem, L2: np.ndarray) -> list[Claim]:
     large = np.log([_distance(least_q(problem, alpha), L2) for alpha in LARGE])
     off = np.log([np.abs(least_q(problem, alpha)[problem.truth == 0.0]) for alpha in SMALL])
     towards_L2 = slope_and_drift(np.log(LARGE), large)
-    towards_truth = slope_and_drift(np.log(SMALL), off[:, off[-1].argmax()])
+    power, drift = slope_and_drift(np.log(SMALL), off[:, off[-1].argmax()])
     rate = 2.0 * (1.0 - certificate(problem))
+    # where two coordinates have almost the same x·ν the slope changes too slowly to be seen in three decades of α
+    margin = max(drift, NEARLY_EQUAL * rate)
     return [
         Claim.exactly("exponent of α towards weighted L2", -4.0, *towards_L2).rejects({"-2": -2.0}),
-        Claim.exactly("exponent of α towards the sparse truth", rate, *towards_truth).rejects(
+        Claim.exactly("exponent of α towards the sparse truth", rate, power, margin).rejects(
             {"2, as without a dual": 2.0, "half": rate / 2}
         ),
     ]
