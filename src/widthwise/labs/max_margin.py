@@ -221,7 +221,7 @@ def _other_claims(points: int, seed: int, Z: np.ndarray, machine: HardMargin) ->
             {"the mean of the classes": np.linalg.norm(_unit(features.mean(axis=0)) - _unit(of_kernel.w))}
         ),
         Claim.exactly("direction − support-vector machine's, with bias", 0.0, shifted, moved.turning).fails_for(
-            {"a loss that falls like a power": LabEstimate(power, 0.0, math.inf)}
+            {"a loss that falls like a power": LabEstimate(float(power), 0.0, math.inf)}
         ),
     ]
 
