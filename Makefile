@@ -71,6 +71,7 @@ bench: setup $(PEER)/.installed
 	$(BIN)/python benchmarks/first_calls.py
 	$(BIN)/python benchmarks/linear_regions.py --large
 	$(BIN)/python benchmarks/explorer.py
+	$(BIN)/python benchmarks/labs.py --docs docs/labs
 
 docs: setup
 	$(BIN)/mkdocs build --strict

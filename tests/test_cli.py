@@ -319,8 +319,7 @@ def test_the_program_refuses_with_exit_code_two_and_no_traceback():
 def three_labs(monkeypatch):
     """A lab that holds, one that is refuted and one that breaks, in place of the real ones."""
     from widthwise import labs
-    from widthwise.labs import runner
-    from widthwise.labs.base import Claim, Lab, Outcome
+    from widthwise.labs import Claim, Lab, Outcome, runner
 
     def made(name: str, measured: float) -> Lab:
         def experiment(size, seed):
@@ -332,9 +331,9 @@ def three_labs(monkeypatch):
 
     known = {name: made(name, value) for name, value in (("good", 2.05), ("broken", 0.0), ("bad", 9.0))}
     for place in (labs, runner):
-        monkeypatch.setattr(place, "names", lambda: list(known))
-        monkeypatch.setattr(place, "get_lab", known.__getitem__)
-        monkeypatch.setattr(place, "title_of", lambda name: known[name].title)
+        monkeypatch.setattr(place, "names", lambda: list(known), raising=False)
+        monkeypatch.setattr(place, "get_lab", lambda name, settings=None: known[name], raising=False)
+        monkeypatch.setattr(place, "title_of", lambda name: known[name].title, raising=False)
     return known
 
 
@@ -355,9 +354,10 @@ def test_all_labs_run_though_one_fails_and_end_with_one_table(three_labs, here, 
 
 
 @pytest.mark.parametrize(("name", "code"), [("good", 0), ("bad", 1)])
-def test_the_exit_code_of_a_lab_is_its_verdict(name, code, three_labs, capsys):
+def test_the_exit_code_of_a_lab_is_its_verdict(name, code, three_labs, here, capsys):
     done, out, err = call(capsys, "lab", name, "--quick", "--quiet")
     assert (done, err) == (code, "")
+    assert (here / "lab-results" / f"{name}.png").exists()  # figures by default
     assert out.endswith(f"verdict: {'holds' if code == 0 else 'refuted'}\n")
 
 
@@ -366,7 +366,7 @@ def test_labs_are_listed_with_their_titles(three_labs, capsys):
     assert (code, out) == (0, "lab,title\n" + "".join(f"{name},Title of {name}\n" for name in three_labs))
 
 
-def test_labs_that_are_interrupted_show_the_verdicts_so_far(three_labs, monkeypatch, capsys):
+def test_labs_that_are_interrupted_show_the_verdicts_so_far(three_labs, here, monkeypatch, capsys):
     from widthwise import labs
 
     run = labs.run_lab

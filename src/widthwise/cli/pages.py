@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
 import time
@@ -64,7 +65,10 @@ def _lab_names(incomplete: str) -> list[str]:
 
 
 def lab(
-    name: Annotated[str | None, typer.Argument(help="A lab, or all. See --list.", autocompletion=_lab_names)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A lab, the path of a lab file, or all. See --list.", autocompletion=_lab_names),
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="The labs by name.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     seed: Annotated[
@@ -72,14 +76,20 @@ def lab(
         typer.Option("--seed", min=0, help="Non-negative integer; repeat it for several. Default 0, 1, 2."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", "--out", "-o", help="Folder for the tables and figures of every lab.")
+        Path, typer.Option("--save", "--out", "-o", help="Folder for the tables and figures of every lab.")
+    ] = Path("lab-results"),
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write no tables and figures.")] = False,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A knob and its value, as width=64 or networks=500; repeat it for several."),
     ] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="table, json or csv.")] = None,
     quiet: Quiet = False,
 ) -> int:
     """Run a lab: one phenomenon, predicted, measured and compared. Ends with 1 if one is refuted, or cannot be run.
 
-    With all, every lab is run, whatever becomes of the others, and a table of verdicts closes.
+    With all, every lab is run, whatever becomes of the others, and a table of verdicts closes. Tables and figures go to
+    the folder of --save.
     """
     output = OutputOptions(format=format, quiet=quiet)
     if format == "netcdf":
@@ -89,25 +99,39 @@ def lab(
     if show_list or name is None:
         emit(Records(("lab", "title"), [(n, labs.title_of(n)) for n in labs.names()]), output)
         return 0
+    settings = _knobs(knob or [])
     require_extra("labs", "lab")
     import_module("matplotlib").use("Agg")
 
     def run(one: str) -> Any:
-        result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=output.progress)
-        for path in result.save(save) if save is not None else ():
+        how = {"settings": settings} if settings else {}
+        result = labs.run_lab(one, quick=quick, seeds=seed or (0, 1, 2), progress=output.progress, **how)
+        for path in () if no_save else result.save(save):
             remark(output, f"written: {path}")
         return result
 
     if name != "all":
         result = run(name)
-        columns = import_module("widthwise.labs.runner").COLUMNS
-        emit(Records(columns, [row.cells for row in result], (f"verdict: {result.verdict}",)), output)
+        columns = import_module("widthwise.labs.verdict").COLUMNS
+        emit(Records(columns, [row.cells for row in result], result.notes), output)
         return 0 if result.agrees else 1
-    verdicts = Records(("lab", "verdict", "claims", "worst pull", "seconds"), [])
+    verdicts = Records(("lab", "verdict", "claims", "tests", "smallest probability", "seconds"), [])
     with before_leaving(lambda: emit(verdicts, output)):
         code = _every(labs.names(), run, verdicts.rows, output)
     emit(verdicts, output)
     return code
+
+
+def _knobs(given: list[str]) -> dict[str, Any]:
+    """Settings from NAME=VALUE, where the value is a number or several with commas between them."""
+    settings = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            settings[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            raise InvalidInput("--set", repr(text), "NAME=NUMBER or NAME=NUMBER,NUMBER,…") from None
+    return settings
 
 
 def _every(chosen: list[str], run: Callable[[str], Any], rows: list[tuple[Any, ...]], output: OutputOptions) -> int:
@@ -122,11 +146,10 @@ def _every(chosen: list[str], run: Callable[[str], Any], rows: list[tuple[Any, .
             return INTERRUPTED
         except Exception as error:
             print(f"widthwise: lab {one}: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
-            rows.append((one, "failed", 0, math.nan, round(time.perf_counter() - start, 1)))
+            rows.append((one, "failed", 0, 0, math.nan, round(time.perf_counter() - start, 1)))
             code = 1
             continue
-        worst = max((abs(row.worst_pull) for row in r), default=0.0)
-        rows.append((one, r.verdict, len(r.rows), worst, round(r.seconds, 1)))
+        rows.append((one, r.verdict, len(r.rows), r.judged.tests, r.judged.smallest, round(r.seconds, 1)))
         code = code if r.agrees else 1
     return code
 

@@ -53,8 +53,8 @@ def _options(
 
 
 for command in (
-    theory, measure, compare, critical, phase, advise, audit, equalise, couplings, predict, train, trained_kernel, posterior,
-    evidence, report, lab, explore, doctor,
+    theory, measure, compare, critical, phase, advise, audit, equalise, couplings, predict, train, trained_kernel,
+    posterior, evidence, report, lab, explore, doctor,
 ):  # fmt: skip
     examples = "\n\n".join(["[bold]Examples[/bold]", *EXAMPLES[command.__name__]])
     app.command(command.__name__, epilog=examples)(expanded(command))

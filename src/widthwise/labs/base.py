@@ -3,16 +3,15 @@
 A lab file says in its docstring what it claims: a title and below an empty line the statement. Its `experiment(size,
 seed)` runs real networks of one size from one seed and returns an `Outcome`: claims, and the arrays that its figure
 shows, which `draw` does. The runner repeats it over the `SIZES`, in a quick run over the first two of them or over
-`QUICK_SIZES`, and over seeds. Besides: means, ratios, limits and slopes of what was measured, with error bars, and what
-figures share; many networks at once, and parameters in units of √λ, in which gradient descent has one learning rate.
+`QUICK_SIZES`, and over seeds. Besides: what figures share; many networks at once, and parameters in units of √λ, in
+which gradient descent has one learning rate.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,149 +22,17 @@ from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import outputs, rates
-from widthwise.network import MLP
-
-
-def mean_and_error(samples: Any) -> tuple[float, float]:
-    """Mean of independent samples along the first axis and its standard error.
-
-    >>> mean_and_error([1.0, 2.0, 3.0])
-    (2.0, 0.5773502691896258)
-    """
-    samples = np.asarray(samples, float)
-    return float(samples.mean()), float(samples.std(ddof=1) / math.sqrt(len(samples)))
-
-
-def ratio_and_error(above: Any, below: Any) -> tuple[float, float]:
-    """⟨above⟩/⟨below⟩ over independent pairs, (samples,) each, and its standard error to first order in the scatter.
-
-    >>> ratio_and_error(np.array([2.0, 4.0]), np.array([1.0, 2.0]))
-    (2.0, 0.0)
-    """
-    ratio = float(np.mean(above) / np.mean(below))
-    return ratio, mean_and_error((above - ratio * below) / np.mean(below))[1]
-
-
-def over_blocks(statistic: Callable[[np.ndarray], Any], samples: np.ndarray, blocks: int) -> tuple[float, float]:
-    """A statistic of samples, averaged over blocks of them, and its standard error.
-
-    >>> over_blocks(np.max, np.array([1.0, 3.0, 2.0, 5.0]), 2)
-    (4.0, 1.0)
-    """
-    return mean_and_error([statistic(block) for block in np.array_split(samples, blocks)])
-
-
-def block_variance(samples: np.ndarray, blocks: int) -> tuple[float, float]:
-    """Variance of samples and its standard error from blocks of them."""
-    return over_blocks(lambda block: np.var(block, ddof=1), samples, blocks)
-
-
-def extrapolated(once: np.ndarray, twice: np.ndarray, blocks: int = 30) -> tuple[float, float]:
-    """2f(2n) − f(n), in which O(1/n) drops, and its standard error from blocks of networks.
-
-    Parameters
-    ----------
-    once, twice : f of networks of width n and 2n, each (networks,), equally many; networks of the same number may
-        be correlated.
-    blocks : a divisor of the number of networks.
-
-    Examples
-    --------
-    >>> n = 10.0
-    >>> value, _ = extrapolated(np.full(60, 3.0 + 1 / n), np.full(60, 3.0 + 1 / (2 * n)))
-    >>> round(value, 12)
-    3.0
-    """
-    means = [np.asarray(values, float).reshape(blocks, -1).mean(axis=1) for values in (once, twice)]
-    return mean_and_error(2.0 * means[1] - means[0])
-
-
-def slope_with_error(x: Any, y: Any) -> tuple[float, float]:
-    """Slope of a line through at least four points, x increasing or decreasing, and its error.
-
-    The points of a deterministic law do not scatter but bend: the error is that of the least-squares fit and the
-    range over which the slope between neighbouring points drifts, in quadrature, and never below 1e-12.
-
-    >>> slope, error = slope_with_error([0, 1, 2, 3, 4, 5], [1, 3, 5, 7, 9, 11])
-    >>> round(slope, 9), error < 1e-9
-    (2.0, True)
-    """
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
-    drift = np.ptp(np.diff(y) / np.diff(x))
-    return float(slope), math.hypot(math.sqrt(max(covariance[0, 0], 0.0)), float(drift), 1e-12)
-
-
-ClaimKind = Literal["equals", "at most", "at least"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One prediction beside its measurement.
-
-    Numbers may come as any scalar. `standard_error` is the scatter of the measurement; for a result without randomness
-    it is the numerical tolerance, and `exact` says so. `wrong` holds perturbed predictions by name: the experiment must
-    be able to reject them.
-
-    >>> claim = Claim("slope", 2.0, 2.1, 0.05, wrong={"half the slope": 1.0})
-    >>> round(claim.pull, 9), claim.pull_of("half the slope") > 5
-    (2.0, True)
-    """
-
-    what: str
-    predicted: float
-    measured: float
-    standard_error: float
-    kind: ClaimKind = "equals"
-    wrong: Mapping[str, float] = field(default_factory=dict)
-    exact: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("predicted", "measured", "standard_error"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        object.__setattr__(self, "wrong", {name: float(value) for name, value in self.wrong.items()})
-        numbers = (self.predicted, self.measured, self.standard_error, *self.wrong.values())
-        if not all(map(math.isfinite, numbers)) or self.standard_error <= 0.0:
-            raise InvalidInput("claim", f"{self.what!r} with {numbers}", "finite numbers and a positive standard error")
-
-    @property
-    def pull(self) -> float:
-        """(measured − predicted)/standard error; a bound that holds has pull 0."""
-        return self._pull(self.predicted)
-
-    @classmethod
-    def exactly(cls, what: str, predicted: Any, measured: Any, tolerance: Any, kind: ClaimKind = "equals") -> Claim:
-        """A claim about a result without randomness."""
-        return cls(what, predicted, measured, tolerance, kind, exact=True)
-
-    @classmethod
-    def mean(cls, what: str, predicted: Any, samples: Any, kind: ClaimKind = "equals") -> Claim:
-        """A claim about the mean of independent samples along the first axis."""
-        return cls(what, predicted, *mean_and_error(samples), kind)
-
-    def rejects(self, wrong: Mapping[str, Any]) -> Claim:
-        """The same claim, with predictions that it must be able to reject.
-
-        >>> Claim.exactly("ways", 2, 2, 0.1).rejects({"one": 1}).pull_of("one") > 5
-        True
-        """
-        return replace(self, wrong=wrong)
-
-    def pull_of(self, wrong: str) -> float:
-        """The pull against a perturbed prediction."""
-        return self._pull(self.wrong[wrong])
-
-    def _pull(self, predicted: float) -> float:
-        pull = (self.measured - predicted) / self.standard_error
-        return {"equals": pull, "at most": max(pull, 0.0), "at least": min(pull, 0.0)}[self.kind]
+from widthwise.labs.claims import Claim
+from widthwise.network import MLP, check_integer
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of an experiment found: claims, and named arrays or numbers for the figure."""
+    """What one run of an experiment found: claims, and named arrays or numbers for the figure; its seed, once run."""
 
     claims: tuple[Claim, ...]
     curves: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
 
 
 #: Of each size, the outcomes over seeds.
@@ -182,8 +49,9 @@ class Lab:
     title : one line.
     statement : the prediction in words and formulas, and where in the theory page it stands.
     experiment : (size, seed) → Outcome. Claims of the same name are combined over seeds, size by size.
-    sizes, quick_sizes : at least two sizes each, for a full and a quick run.
-    draw : (figure, outcomes) → None; draws on a matplotlib figure in the library's look.
+    sizes, quick_sizes : for a full and a quick run, which takes the first two sizes unless told.
+    draw : (figure, outcomes) → None; draws on a matplotlib figure in the library's look. Without it there is no figure.
+    size_name : what the size is: "width", "classes", ….
     """
 
     name: str
@@ -191,8 +59,17 @@ class Lab:
     statement: str
     experiment: Callable[[int, int], Outcome]
     sizes: tuple[int, ...]
-    quick_sizes: tuple[int, ...]
-    draw: Callable[[Any, Outcomes], None]
+    quick_sizes: tuple[int, ...] = ()
+    draw: Callable[[Any, Outcomes], None] | None = None
+    size_name: str = "size"
+
+    def __post_init__(self) -> None:
+        sizes = tuple(check_integer("sizes", size, 1) for size in self.sizes)
+        if not sizes:
+            raise InvalidInput("sizes", "no sizes", "at least one positive integer")
+        quick = tuple(check_integer("quick_sizes", size, 1) for size in self.quick_sizes) or sizes[:2]
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "quick_sizes", quick)
 
 
 def only_ticks(axis: Any, values: Iterable[Any], form: str = "{:g}") -> None:

@@ -17,12 +17,15 @@ import numpy as np
 
 from widthwise.decompositions import one_by_one
 from widthwise.experiments.sampler import conditional_kernel, forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, over_networks, ratio_and_error
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import mean_and_error, ratio_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.bayesian_interpolation import Interpolation, bayesian_interpolation, interpolation_scale_limit
 
 SIZES = (6, 12, 24)
+SIZE = "width"
 FEATURES, HIDDEN = 6, 3
 X = np.array([[1.0, 0.4, -0.8, 0.2, 0.0, 0.5], [-0.3, 1.2, 0.5, 0.0, -0.7, 0.1], [0.6, -0.2, 0.9, 1.1, 0.3, -0.4]])
 Y = np.array([1.5, -0.9, 1.1])
@@ -62,13 +65,14 @@ def experiment(width: int, seed: int) -> Outcome:
     weights, means, squares = _weights_and_predictions(network(width), seed, NETWORKS, inputs, blocks=BLOCKS)
     weighted = np.stack([weights, weights * means[:, 0], weights * squares[:, 1:].sum(axis=1)])
     evidence, mean, norm_squared = weighted.reshape(3, BLOCKS, -1).mean(axis=2)
-    relative = mean_and_error(evidence)[1] / evidence.mean()
+    total = mean_and_error(evidence)
+    log_evidence = total._replace(value=math.log(total.value), error=total.error / total.value)
     wide, shallow = (bayesian_interpolation(net, X, Y) for net in (network(10**9), network(width, HIDDEN - 2)))
     predicted = fit.predict(tests)[0][0]
     scales = {"infinite width": wide.scale_moment(1.0), "the prior's": fit.prior_scale}
     scales["two layers fewer"] = shallow.scale_moment(1.0)
     claims = (
-        Claim("log evidence", fit.log_evidence, math.log(evidence.mean()), relative).rejects(
+        Claim("log evidence", fit.log_evidence, *log_evidence).rejects(
             {"infinite width": wide.log_evidence, "two layers fewer": shallow.log_evidence}
         ),
         Claim("predictive mean", predicted, *ratio_and_error(mean, evidence)).rejects(
@@ -79,7 +83,7 @@ def experiment(width: int, seed: int) -> Outcome:
         ).rejects({name: len(off) * scale for name, scale in scales.items()}),
         _deep_claim(width, seed),
     )
-    return Outcome(claims, _effective_depths() if seed == 0 else {})
+    return Outcome(claims)
 
 
 def _deep_claim(size: int, seed: int) -> Claim:
@@ -125,7 +129,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         left.plot(rho, fit.norm_density(rho), label=f"n = {size}" if size < 10**9 else "n = ∞", **style(number))
     left.set(xlabel=r"$|\theta_\perp|$", ylabel="posterior density", title="the part of θ that the data do not fix")
     left.legend()
-    curves = outcomes[sizes[0]][0].curves
+    curves = _effective_depths()
     for number, P in enumerate((10, 100)):
         right.plot(*curves[f"limit, P = {P}"], **style(number), label=f"limit, P = {P}")
         right.plot(*curves[f"P = {P}"], **marks(number), label=f"P = {P}")

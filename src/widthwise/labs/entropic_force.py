@@ -4,7 +4,8 @@ With L = Σ λ_i(θ̂)θ̃_i² and label noise of variance σ²/b the fast coord
 steady state of theory §10, and the slow ones drift along −⟨θ̃_i²⟩∇λ_i: Σλ falls by (η²σ²/2b)‖∇Σλ‖² a step. A network
 that fits its data drifts as if its loss were L − (σ²/2b) log det(1 − ηJJᵀ/2) ≈ L + (ησ²/4b) tr H. Diffusion alone
 leaves the density 1/D when its noise is fresh at every step, as in stochastic gradient descent, so that D = 1 and D = 2
-on two halves of a circle give 2 : 1; noise with memory gives 1/√D, that is √2 : 1.
+on two halves of a circle give 2 : 1, and steps of one and of two sites 4 : 1; noise with memory gives 1/√D, that is
+√2 : 1 for D = 1 and 2.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes, ratio_and_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import ratio_and_error
 from widthwise.plots.style import COLOURS, marks
 
 SIZES, QUICK_SIZES = (1, 2, 4), (1, 4)
+SIZE = "batch"
 RUNS = 32
 #: Two scales: stiff coordinates, slow ones, standard deviation of label noise, learning rates, time ηt of a run.
 STIFF, SLOW, NOISE, RATES, TIME = 4, 2, 0.3, (0.05, 0.1), 200
 #: Circle: walkers, steps, time step, and correlation time of noise with memory.
 WALKERS, STEPS, TICK, MEMORY = 256, 40_000, 2e-3, 0.05
+#: Sites of the ring.
+SITES = 240
 #: Real network: data, hidden width, learning rate times curvature, label noise, steps.
 DATA, HIDDEN, SHARPNESS, LABEL_NOISE, TRAINING = 5, 8, 0.2, 0.2, 10_000
 
@@ -121,7 +127,30 @@ def _circle_claims(batch: int, seed: int) -> list[Claim]:
     return [
         Claim("density where D = 1 over D = 2, fresh noise", 2.0, *found[0]).rejects({"√2": root, "even": 1.0}),
         Claim("density where D = 1 over D = 2, noise with memory", root, *found[1]).rejects({"2": 2.0, "even": 1.0}),
+        # halves of a ring of finite size lose a share of the order of one site at either end
+        Claim.exactly("density over density, steps of one and two sites", 4.0, ring_ratio(SITES), 16.0 / SITES).rejects(
+            {"√2, as in notes": root, "2, that of D = 1 and 2": 2.0}
+        ),
     ]
+
+
+def ring_ratio(sites: int) -> float:
+    """Stationary density of a walk on a ring with steps ±1 on one half over that on the other, where steps are ±2.
+
+    >>> round(ring_ratio(400), 1)
+    4.0
+    """
+    at = np.arange(sites)
+    step, moves = np.where(at < sites // 2, 1, 2), np.zeros((sites, sites))
+    for sign in (1, -1):
+        moves[(at + sign * step) % sites, at] += 0.5
+    # ρ = Pρ and Σρ = 1, by least squares
+    system, target = np.vstack([moves - np.eye(sites), np.ones(sites)]), np.append(np.zeros(sites), 1.0)
+    density = np.linalg.lstsq(system, target)[0]
+    quarter = sites // 8
+    return float(
+        density[quarter : 3 * quarter].mean() / density[sites // 2 + quarter : sites // 2 + 3 * quarter].mean()
+    )
 
 
 def tanh_outputs(theta, X):

@@ -3,7 +3,8 @@
 ε_n is the radius to which 2^n balls cover a compact set, n in bits. Functions on [0, 1] with f(0) = 0 and |f'| ≤ 1 have
 ε_n = 1/(n+1) exactly in the maximum norm; a ball in d dimensions has ε_n like 2^{−n/d}, an ellipsoid with axes k^{−s}
 like n^{−s}. In a Hilbert space maps into R^{32n} and back whose Lipschitz constants multiply to 2 reach 3ε_n: δ_{32n} ≤
-3ε_n (theory §10), by a Johnson–Lindenstrauss embedding of a net, extended by Kirszbraun's theorem.
+3ε_n (theory §10), by a Johnson–Lindenstrauss embedding of a net, extended by Kirszbraun's theorem. With fewer numbers
+per bit the embedding stretches distances like the extremes of χ²; with two it fails.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist, pdist
+from scipy.stats import chi2
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.sampler import forward, sample_parameters
-from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks, slope_with_error
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import LabEstimate, slope_and_drift
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 
 SIZES = (8, 9, 10)
+SIZE = "bits"
 #: Members of a class, points at which they are seen, and members at which the two maps are tried.
 MEMBERS, POINTS, TRIED = 1500, 512, 10
 #: Distance of grid points in the disc, decay of the ellipsoids' axes.
 GRID, DECAYS = 0.01, (1.0, 2.0)
 #: Numbers per bit in the inequality, and the product of Lipschitz constants that its proof allows.
 PER_BIT, STEEPNESS = 32, 2.0
+#: Numbers per bit at which the embedding is tried, and the chance that one exceeds its bound.
+SWEPT, CHANCE = (2, 4, 8, 16, 32, 64), 1e-5
 ROUNDING = 1e-9
 
 
@@ -84,6 +91,41 @@ def stable_width(members: np.ndarray, bits: int, seed: int) -> tuple[float, floa
     return radius, there * back, worst
 
 
+def steepness_bound(points: int, numbers: int) -> float:
+    """What the product of Lipschitz constants of a Gaussian map of so many points to R^numbers exceeds by CHANCE only.
+
+    The squared length of each of the differences is multiplied by χ²_numbers/numbers; the chances of all add up.
+
+    >>> round(steepness_bound(256, 256), 2), steepness_bound(256, 16) > 2
+    (1.56, True)
+    """
+    tail = CHANCE / (points * (points - 1))
+    return float(np.sqrt(chi2.isf(tail, numbers) / chi2.ppf(tail, numbers)))
+
+
+def _sweep_claims(members: np.ndarray, bits: int, seed: int) -> tuple[list[Claim], np.ndarray]:
+    """The product of the constants on a net of networks over the numbers per bit, against its bound."""
+    net = members[greedy_net(members, 2**bits)[0]]
+    random, found = np.random.default_rng([seed, bits, 6]), []
+    for per_bit in SWEPT:
+        image = net @ random.normal(size=(net.shape[1], per_bit * bits)) / np.sqrt(per_bit * bits)
+        found.append(np.prod(lipschitz_constants(net, image)))
+    bounds = np.array([steepness_bound(len(net), per_bit * bits) for per_bit in SWEPT])
+    least = float(min(per_bit for per_bit, steep in zip(SWEPT, found, strict=True) if steep <= STEEPNESS))
+    claims = [
+        Claim.exactly(
+            "networks: product of constants over its bound, largest", 1.0, np.max(found / bounds), 0.0, "at most"
+        ).rejects({"half of it": 0.5}),
+        Claim.exactly("networks: product with two numbers per bit", STEEPNESS, found[0], 0.0, "at least").fails_for(
+            {"32 numbers": LabEstimate(found[SWEPT.index(PER_BIT)], 0.0, np.inf)}
+        ),
+        Claim.exactly("networks: fewest numbers per bit for a product of 2", PER_BIT, least, 0.0, "at most").rejects(
+            {"two": SWEPT[0]}
+        ),
+    ]
+    return claims, np.array([found, bounds])
+
+
 def nearest_zigzag(values: np.ndarray, bits: int) -> np.ndarray:
     """Greatest distance of each function from the member of `lipschitz_net` that follows it, at the ends of intervals.
 
@@ -133,7 +175,7 @@ def _rate_claims() -> tuple[list[Claim], dict[str, Any]]:
         both = np.array([ellipsoid_bits(axes**-decay, r**decay) for r in scales])
         curves[f"ellipsoid {decay:g}"] = (both, scales**decay)
         for bound, name in zip(both.T, ("least", "most"), strict=True):
-            fit = slope_with_error(np.log(bound), decay * np.log(scales))
+            fit = slope_and_drift(np.log(bound), decay * np.log(scales))
             what = f"axes k^-{decay:g}: exponent of n in ε, {name}"
             claims.append(Claim.exactly(what, -decay, *fit).rejects({"half": -decay / 2, "twice": -2 * decay}))
     return claims, curves
@@ -143,15 +185,17 @@ def experiment(bits: int, seed: int) -> Outcome:
     """Entropy numbers of `bits` bits."""
     rates, curves = _rate_claims()
     claims, widths = [*_lipschitz_claims(bits, seed), *_disc_claims(bits, seed), *rates], {}
-    for name, members in CLASSES.items():
-        radius, steepness, worst = stable_width(members(seed), bits, seed)
+    drawn = {name: members(seed) for name, members in CLASSES.items()}
+    for name, members in drawn.items():
+        radius, steepness, worst = stable_width(members, bits, seed)
         widths[name] = (radius, worst)
         steep = Claim.exactly(f"{name}: product of Lipschitz constants", STEEPNESS, steepness, ROUNDING, "at most")
         reach = Claim.exactly(
             f"{name}: error with 32n numbers over ε_n", 3.0, worst / (radius / 2), ROUNDING, "at most"
         )
         claims += [steep.rejects({"an isometry": 1.0}), reach.rejects({"no more than ε_n": 1.0})]
-    return Outcome(tuple(claims), curves | {"widths": widths})
+    swept, sweep = _sweep_claims(drawn["networks"], bits, seed)
+    return Outcome((*claims, *swept), curves | {"widths": widths, "sweep": sweep})
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

@@ -24,18 +24,21 @@ from widthwise.experiments.reference import pairs, reference
 from widthwise.experiments.tally import contract, regression
 from widthwise.experiments.training.descent import descend
 from widthwise.inference.predict import expected_error
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import LabEstimate, combined, log_variance, mean_and_error
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import COLOURS, marks, style
 
 SIZES = (32, 64, 128)
+SIZE = "width"
 #: C_W of the students, at C_b = 0; C_W = 1 is critical for tanh.
 PHASES = {"ordered": 0.5, "critical": 1.0, "chaotic": 2.0}
 #: Learning rate, steps of one round of training, and rounds of long training.
 RATE, ROUND, LONG = 0.3, 16, 6
 NETWORKS, BATCH = 2000, 100
 #: Width of the overly deep networks, how many, and time of their training in units of one over the mean kernel.
-NARROW, DEEP_NETWORKS, TIME, STEPS = 8, 600, 5.0, 40
+NARROW, DEEP_NETWORKS, TIME, STEPS = 8, 1200, 5.0, 40
 
 
 @dataclass(frozen=True)
@@ -140,22 +143,22 @@ def controls(student: Student, start: list[np.ndarray]) -> np.ndarray:
     return np.hstack([z, z[:, a] * z[:, b] - last, first - first_kernel(student)])
 
 
-def controlled_mean(samples: np.ndarray, zero: np.ndarray) -> tuple[float, float]:
+def controlled_mean(samples: np.ndarray, zero: np.ndarray) -> LabEstimate:
     """Mean of samples and its standard error after regression on numbers whose mean is zero.
 
     >>> luck = np.random.default_rng(0).normal(size=(100, 1))
-    >>> mean, error = controlled_mean(3.0 + 2.0 * luck[:, 0], luck)
+    >>> mean, error, _ = controlled_mean(3.0 + 2.0 * luck[:, 0], luck)
     >>> round(mean, 9), error < 1e-9
     (3.0, True)
     """
     inverse, inflation = regression(len(samples), zero.sum(axis=0), contract(zero, zero))
     slopes = inverse @ contract(zero, (samples - samples.mean())[:, None])
-    mean, error = mean_and_error(samples - zero @ slopes[:, 0])
-    return mean, inflation * error
+    found = mean_and_error(samples - zero @ slopes[:, 0])
+    return found._replace(error=inflation * found.error)
 
 
 @cache
-def measured_error(student: Student, width: int, seed: int) -> tuple[float, float]:
+def measured_error(student: Student, width: int, seed: int) -> LabEstimate:
     """Mean squared test error of trained networks, and its standard error."""
     X, y, X_test, y_test = teacher_data()
     net, both, errors, zero = student.network(width), np.vstack([X, X_test]), [], []
@@ -169,10 +172,10 @@ def measured_error(student: Student, width: int, seed: int) -> tuple[float, floa
     return controlled_mean(np.concatenate(errors), np.concatenate(zero))
 
 
-def scaled_shift(student: Student, width: int, seed: int) -> tuple[float, float]:
+def scaled_shift(student: Student, width: int, seed: int) -> LabEstimate:
     """c(n) = n (test error − error0), which tends to the coefficient of 1/n, and its standard error."""
-    error, scatter = measured_error(student, width, seed)
-    return width * (error - coefficients(student)[0]), width * scatter
+    found = measured_error(student, width, seed)
+    return found._replace(value=width * (found.value - coefficients(student)[0]), error=width * found.error)
 
 
 #: Wrong coefficients of 1/n that a claim must be able to reject.
@@ -191,8 +194,7 @@ def _student_claim(student: Student, width: int, seed: int) -> Claim:
         found = measured_error(student, width, seed)
         return Claim(f"test error, {student.name}", zeroth + first / width, *found).rejects(wrong)
     # 2c(n) − c(n/2) is free of the next order
-    (wide, error), (narrow, other) = (scaled_shift(student, n, seed) for n in (width, width // 2))
-    found = 2 * wide - narrow, math.hypot(2 * error, other)
+    found = combined([scaled_shift(student, n, seed) for n in (width, width // 2)], (2.0, -1.0))
     return Claim(f"coefficient of 1/n, {student.name}", first, *found).rejects(wrong)
 
 
@@ -262,12 +264,13 @@ def _deep_claims(depth: int, seed: int) -> tuple[list[Claim], dict[str, Any]]:
     mean, variance = layer_logarithm(NARROW)
     hidden, dead = depth - 1, 1 - (1 - 0.5**NARROW) ** (depth - 1)
     binomial, error = np.sqrt(np.array([dead * (1 - dead), 0.5]) / DEEP_NETWORKS)
-    squares = (logs - hidden * mean) ** 2
     claims = [
         Claim.mean("deep: mean of log Ĝ/K", hidden * mean, logs).rejects({"a typical network is average": 0.0}),
-        Claim.mean("deep: variance of log Ĝ/K", hidden * variance, squares).rejects({"5L/n": 5 * hidden / NARROW}),
+        Claim("deep: log variance of log Ĝ/K", math.log(hidden * variance), *log_variance(logs, hidden * mean)).rejects(
+            {"5L/n": math.log(5 * hidden / NARROW), "half": math.log(hidden * variance / 2)}
+        ),
         Claim("deep: share of dead networks", dead, 1 - alive.mean(), binomial).rejects({"none": 0.0}),
-        Claim("deep: share that learns at depth 2 but not here", 0.5, shallow - learned, error, "at least"),
+        Claim("deep: share that learns at depth 2 but not here", 0.5, shallow - learned, error, kind="at least"),
     ]
     return claims, {"logs": logs, "learned": (shallow, learned)}
 
@@ -282,7 +285,7 @@ def experiment(width: int, seed: int) -> Outcome:
 
 def _over_seeds(outcomes: list[Outcome], student: Student) -> tuple[float, float]:
     """c(n) and its standard error."""
-    values, errors = zip(*(outcome.curves["shifts"][student] for outcome in outcomes), strict=True)
+    values, errors, _ = zip(*(outcome.curves["shifts"][student] for outcome in outcomes), strict=True)
     return float(np.mean(values)), math.hypot(*errors) / len(errors)
 
 

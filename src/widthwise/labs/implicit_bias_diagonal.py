@@ -18,14 +18,19 @@ from scipy.linalg import null_space
 from scipy.optimize import linprog
 
 from widthwise.errors import InvalidInput
-from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import slope_and_drift
 from widthwise.plots.style import marks, style
 
 SIZES = (20, 40, 60)
+SIZE = "features"
 #: Initial scales α at which networks are trained.
 TRAINED = (3.0, 0.3, 0.03, 0.01)
 #: Scales from which the two exponents are fitted.
 LARGE, SMALL = 10.0 ** np.linspace(0.5, 1.5, 8), 10.0 ** np.linspace(-2, -5, 12)
+#: Share of the exponent that problems with almost equal dual coordinates leave open.
+NEARLY_EQUAL = 0.05
 #: The flow and the convex programme agree when no coordinate differs by more than 1e-6, four of these.
 TOLERANCE = 2.5e-7
 
@@ -44,12 +49,16 @@ class SparseProblem:
 
     @staticmethod
     def draw(features: int, seed: int) -> SparseProblem:
+        """The first of a seed whose truth has clearly the least L1 norm, ρ < 0.9: other truths are not approached."""
         random = np.random.default_rng([features, seed])
         equations, nonzero = features // 2, max(2, features // 20)
-        truth = np.zeros(features)
-        truth[:nonzero] = random.choice([-1.0, 1.0], nonzero) * random.uniform(0.5, 1.5, nonzero)
-        X = random.normal(size=(equations, features)) / np.sqrt(equations)
-        return SparseProblem(X, truth, random.uniform(0.7, 1.4, features))
+        while True:
+            truth = np.zeros(features)
+            truth[:nonzero] = random.choice([-1.0, 1.0], nonzero) * random.uniform(0.5, 1.5, nonzero)
+            X = random.normal(size=(equations, features)) / np.sqrt(equations)
+            problem = SparseProblem(X, truth, random.uniform(0.7, 1.4, features))
+            if certificate(problem) < 0.9:
+                return problem
 
 
 @dataclass(frozen=True)
@@ -147,14 +156,17 @@ def experiment(features: int, seed: int) -> Outcome:
 
 
 def _scale_exponents(problem: SparseProblem, L2: np.ndarray) -> list[Claim]:
-    def fit(scales, limit):
-        errors = [_distance(least_q(problem, alpha), limit) for alpha in scales]
-        return slope_with_error(np.log(scales), np.log(errors))
-
+    """The largest coordinate off the support is sinh of one x_i·ν: a power of α without others mixed in."""
+    large = np.log([_distance(least_q(problem, alpha), L2) for alpha in LARGE])
+    off = np.log([np.abs(least_q(problem, alpha)[problem.truth == 0.0]) for alpha in SMALL])
+    towards_L2 = slope_and_drift(np.log(LARGE), large)
+    power, drift = slope_and_drift(np.log(SMALL), off[:, off[-1].argmax()])
     rate = 2.0 * (1.0 - certificate(problem))
+    # where two coordinates have almost the same x·ν the slope changes too slowly to be seen in three decades of α
+    margin = max(drift, NEARLY_EQUAL * rate)
     return [
-        Claim.exactly("exponent of α towards weighted L2", -4.0, *fit(LARGE, L2)).rejects({"-2": -2.0}),
-        Claim.exactly("exponent of α towards the sparse truth", rate, *fit(SMALL, problem.truth)).rejects(
+        Claim.exactly("exponent of α towards weighted L2", -4.0, *towards_L2).rejects({"-2": -2.0}),
+        Claim.exactly("exponent of α towards the sparse truth", rate, power, margin).rejects(
             {"2, as without a dual": 2.0, "half": rate / 2}
         ),
     ]

@@ -22,13 +22,15 @@ from widthwise.experiments.sampler import conditional_kernel, forward, network_k
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian.hermite import hermite_table
 from widthwise.inference.infinite_width import GaussianProcess
-from widthwise.labs.base import Claim, Outcome, Outcomes, over_networks
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
 from widthwise.labs.tools import mercer_spectra
 from widthwise.labs.tools.expansion import expand
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
 SIZES = (32, 128, 512)
+SIZE = "width"
 #: Dimension of the sphere's space, quadrature nodes and degrees on it.
 DIMENSION, NODES, DEGREES = 3, 24, 6
 NETWORKS, SUBSETS, RIDGE = 1500, 4000, 0.1

@@ -1,8 +1,8 @@
 """NTK scaling leaves kernel and features where they are; mean-field scaling does not
 
-In NTK scaling training changes the kernel by change1/n on average (theory §8) and all features together by Σ(Δσ)² = C_W
-Θ_1²⟨σ'⁴⟩(y²+K)/Θ², so each by 1/√n. In mean-field (μP) scaling both changes have a limit at infinite width, that of
-descent on the distribution of (a, h), and it is of order one.
+In NTK scaling training changes the kernel by change1/n on average, at every depth (theory §8), and with one hidden
+layer all features together by Σ(Δσ)² = C_W Θ_1²⟨σ'⁴⟩(y²+K)/Θ², so each by 1/√n. In mean-field (μP) scaling both changes
+have a limit at infinite width, that of descent on the distribution of (a, h), and it is of order one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from widthwise.experiments.sampler import forward, sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, outputs, scaled, tangent
 from widthwise.gaussian import expectation
 from widthwise.inference.predict import trained_kernel
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, only_ticks, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
 SIZES = (64, 128, 256)
+SIZE = "width"
 X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
 #: Steps of full-batch descent; NTK and mean-field rates.
 STEPS, RATE, RICH_RATE = 60, 0.3, 0.08
-NETWORKS, NODES = 3600, 64
+NETWORKS, DEEPER_NETWORKS, NODES = 3600, 1800, 64
 
 
-def lazy_network(width: int) -> MLP:
-    return MLP([2, width, 1], "tanh", C_b=0.1, C_W=2.0, lambda_b=0.2)
+def lazy_network(width: int, hidden: int = 1) -> MLP:
+    return MLP([2, *[width] * hidden, 1], "tanh", C_b=0.1, C_W=2.0, lambda_b=0.2)
 
 
 def rich_network(width: int) -> MLP:
@@ -122,6 +125,7 @@ def experiment(width: int, seed: int) -> Outcome:
         Claim("NTK scaling: n × mean change of the kernel", change, *changes).rejects(
             {"none at any width": 0.0, "of order one": change * width}
         ),
+        _deeper(width, seed, change),
         Claim("NTK scaling: squared change of all features", motion, *motions).rejects(
             {"each changes at any width": motion * width}
         ),
@@ -136,6 +140,17 @@ def experiment(width: int, seed: int) -> Outcome:
     }
     theta = float(np.mean(lazy[1].before))
     return Outcome(claims, curves | {"limits": [[abs(change) / theta, motion], [abs(ratio - 1.0), limit.features]]})
+
+
+def _deeper(width: int, seed: int, shallow: float) -> Claim:
+    """The mean change of the kernel with two hidden layers."""
+    predicted = trained_kernel(lazy_network(width, 2), X, Y, X, GradientDescent(RATE / 2))["change1"].values.item()
+    widths = (width, 2 * width)
+    found = [_moved(lazy_network(n, 2), seed, DEEPER_NETWORKS, RATE / 2) for n in widths]
+    changes = extrapolated(*(n * (m.after - m.before) for n, m in zip(widths, found, strict=True)))
+    return Claim("two hidden layers: n × mean change of the kernel", predicted, *changes).rejects(
+        {"none at any width": 0.0, "as with one hidden layer": shallow, "twice": 2.0 * predicted}
+    )
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

@@ -20,12 +20,15 @@ from widthwise.criticality.learning_rates import equalise
 from widthwise.experiments.layer_passes import features
 from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, gradient, kernel, scaled, tangent
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, over_networks
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import style
 from widthwise.results.theory import theory
 
 SIZES = (32, 64, 128)
+SIZE = "width"
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9]])
 #: Steps of descent on the linear problem; how close its measured rates come.
 STEPS, TOLERANCE = 4000, 1e-3
@@ -189,7 +192,9 @@ def experiment(width: int, seed: int) -> Outcome:
 def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     for number, outcome in enumerate(outcomes[min(outcomes)]):
-        left.plot(outcome.curves["rates"], outcome.curves["factors"], **style(number), label=f"data of seed {number}")
+        left.plot(
+            outcome.curves["rates"], outcome.curves["factors"], **style(number), label=f"data of seed {outcome.seed}"
+        )
     left.axhline(1.0, color="black", linewidth=0.8)
     left.axvline(2.0, color="black", linewidth=0.8)
     left.set(xlabel=r"rate $\times\ \lambda_{\max}$", ylabel="error after a step / before", ylim=(0.5, 1.4))

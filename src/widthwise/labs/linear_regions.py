@@ -20,12 +20,15 @@ from matplotlib.pyplot import get_cmap
 from widthwise import special
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import forward
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.labs.tools.classifier import train_network
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks
 
 SIZES = (8, 16, 32)
+SIZE = "width"
 DEPTHS, NETWORKS = (2, 4), 600
 A, B = np.array([-1.5, -0.5]), np.array([1.5, 1.0])
 SQUARE = 2.0 * np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])

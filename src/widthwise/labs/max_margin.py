@@ -2,12 +2,14 @@
 
 On separable data, with exponential or logistic loss, w(t) = ŵ log t + O(1) where ŵ is the least-norm vector with y x·ŵ
 ≥ 1 (theory §10): ‖w‖ grows like log t/γ, γ the largest margin, the direction tends to the support-vector machine's like
-1/log t, and the points' shares of the gradient tend to its dual weights. For a homogeneous network of degree 2 the
-smoothed margin −log L/‖θ‖² never falls once the data are fitted.
+1/log t, and the points' shares of the gradient tend to its dual weights. The same holds with a bias, an input that is
+always one, and for features of a kernel, but not for losses that fall like a power. For a homogeneous network of degree
+2 the smoothed margin −log L/‖θ‖² never falls once the data are fitted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +22,16 @@ from scipy.optimize import nnls
 from scipy.special import log_expit, logsumexp
 
 from widthwise.errors import InvalidInput
-from widthwise.labs.base import Claim, Outcome, Outcomes, slope_with_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import LabEstimate, slope_and_drift
 from widthwise.plots.style import COLOURS, LINES, style
 
 SIZES = (10, 20, 40)
+SIZE = "points"
 FEATURES, WIDTH = 4, 16
-#: Rescaled time to which the flow is integrated, and to which its straight end is continued.
-INTEGRATED, CONTINUED = 1e5, 1e10
-#: Directions agree when they differ by no more than 1e-6, four of these.
-TOLERANCE = 2.5e-7
+#: Rescaled time to which the flow is integrated; directions agree when they differ by no more than the tolerance.
+INTEGRATED, TOLERANCE = 1e5, 1e-6
 #: Steps of the two-layer networks, each of length STEP/(1 + ‖θ‖²) in rescaled time.
 STEP, NETWORK_STEPS = 0.3, 20_000
 
@@ -48,7 +51,13 @@ def log_logistic(margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 LOSSES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "exponential": lambda margins: (-margins, -margins),
     "logistic": log_logistic,
+    "power": lambda margins: (
+        -TAIL_POWER * np.log1p(margins),
+        math.log(TAIL_POWER) - (TAIL_POWER + 1) * np.log1p(margins),
+    ),
 }
+#: Losses with an exponential tail, and the exponent of the one that falls like a power of 1 + m.
+EXPONENTIAL_TAILS, TAIL_POWER = ("exponential", "logistic"), 2
 
 
 @dataclass(frozen=True)
@@ -59,18 +68,27 @@ class Path:
     log_time: np.ndarray
     weights: np.ndarray
 
+    @property
+    def direction(self) -> np.ndarray:
+        """In which w moves at last: w = ŵ log t + O(1) moves along ŵ."""
+        return _unit(self.w[-1] - self.w[-5])
+
+    @property
+    def turning(self) -> float:
+        """Four times what the direction turned from one part of the path to the next, or the accuracy of the solver."""
+        return max(4.0 * float(np.linalg.norm(self.direction - _unit(self.w[-5] - self.w[-9]))), TOLERANCE)
+
 
 def follow(Z: np.ndarray, loss: str) -> Path:
     """Gradient flow dw/dt = −∇L of L = Σ ℓ(z_i·w) from w = 0, in the time s of ds = L dt.
 
     In s the flow is dw/ds = Σ p_i z_i, p_i = −ℓ'_i/L, and u = log(1 + t) obeys du/ds = e^{−u}/L: nothing under- or
-    overflows. Once the p_i have settled the path is straight, and is continued as such: w = w_1 + (s − s_1) dw/ds,
-    −log L = −log L_1 + g(s − s_1) with g = ‖dw/ds‖², and t = 1/(gL).
+    overflows.
 
-    Z (points, features) holds the inputs multiplied by their labels; the loss is "exponential" or "logistic".
+    Z (points, features) holds the inputs multiplied by their labels; the loss is one of LOSSES.
 
     >>> Z = np.array([[2.0, 0.0], [0.0, 1.0]])
-    >>> end = follow(Z, "exponential").w[-1]
+    >>> end = follow(Z, "exponential").direction
     >>> bool(np.allclose(end / end[1], hard_margin(Z).w, atol=1e-6))
     True
     """
@@ -88,13 +106,7 @@ def follow(Z: np.ndarray, loss: str) -> Path:
     times = np.minimum(np.logspace(-1, np.log10(INTEGRATED), 60), INTEGRATED)
     begin = np.zeros(Z.shape[1] + 1)
     found = solve_ivp(velocity, (0.0, INTEGRATED), begin, "LSODA", t_eval=times, rtol=1e-11, atol=1e-13)
-    last = found.y[:-1, -1]
-    p, total = weights(last)
-    straight, ahead = p @ Z, np.logspace(np.log10(2 * INTEGRATED), np.log10(CONTINUED), 40) - INTEGRATED
-    growth = float(straight @ straight)
-    w = np.vstack([found.y[:-1].T, last + ahead[:, None] * straight])
-    log_time = np.append(found.y[-1], -total + growth * ahead - np.log(growth))
-    return Path(w, log_time, p)
+    return Path(found.y[:-1].T, found.y[-1], weights(found.y[:-1, -1])[0])
 
 
 def draw_points(points: int, seed: int) -> np.ndarray:
@@ -120,11 +132,12 @@ def _linear_claims(Z: np.ndarray, machine: HardMargin, loss: str, path: Path) ->
     share, found = (weights / weights.sum() for weights in (machine.weights, path.weights))
     even = np.where(share > 0, 1 / np.count_nonzero(share), 0.0)
     off, even_off = (np.abs(weights - share).max() for weights in (found, even))
-    late, length = path.log_time > 1e4, 1.0 / machine.margin
-    growth = slope_with_error(path.log_time[late], np.linalg.norm(path.w, axis=1)[late])
-    exponent = slope_with_error(np.log(path.log_time[late]), np.log(error[late]))
+    late, length = path.log_time > 0.01 * path.log_time[-1], 1.0 / machine.margin
+    away = np.linalg.norm(path.direction - best)
+    growth = slope_and_drift(path.log_time[late], np.linalg.norm(path.w, axis=1)[late])
+    exponent = slope_and_drift(np.log(path.log_time[late]), np.log(error[late]))
     return [
-        Claim.exactly(f"direction − support-vector machine's, {loss}", 0.0, error[-1], TOLERANCE).rejects(
+        Claim.exactly(f"direction − support-vector machine's, {loss}", 0.0, away, path.turning).rejects(
             {"the mean of the classes": np.linalg.norm(_unit(Z.mean(axis=0)) - best)}
         ),
         Claim.exactly(f"weights of the points − support vectors', {loss}", 0.0, off, TOLERANCE).rejects(
@@ -175,24 +188,62 @@ def _network_claim(points: int, seed: int) -> tuple[Claim, np.ndarray]:
     return claim, np.array([norm[fitted], score[fitted] / norm[fitted] ** 2, aligned[fitted]])
 
 
+def with_bias(Z: np.ndarray, seed: int) -> np.ndarray:
+    """The same points away from the origin, with an input that is always one; inputs times labels.
+
+    Labels stay, by a plane that need not pass through the origin.
+    """
+    labels = np.random.default_rng([len(Z), seed, 2]).choice([-1.0, 1.0], len(Z))
+    return np.column_stack([Z + 0.5 * labels[:, None], labels])
+
+
+def kernel_features(points: int, seed: int) -> np.ndarray:
+    """Features, times labels, whose inner products are exp(−½|x − x'|²) on points that no plane separates."""
+    X = np.random.default_rng([points, seed, 3]).normal(size=(points, 2))
+    distances = np.sum((X[:, None] - X) ** 2, axis=2)
+    root = np.linalg.cholesky(np.exp(-0.5 * distances) + 1e-3 * np.eye(points))
+    return np.sign(X[:, 0] * X[:, 1])[:, None] * root
+
+
+def _other_claims(points: int, seed: int, Z: np.ndarray, machine: HardMargin) -> list[Claim]:
+    """A kernel's machine is found too; the direction of a loss that falls like a power is another one."""
+    features = kernel_features(points, seed)
+    of_kernel = hard_margin(features)
+    in_features = follow(features, "exponential")
+    away = np.linalg.norm(in_features.direction - _unit(of_kernel.w))
+    power = np.linalg.norm(follow(Z, "power").direction - _unit(machine.w))
+    biased = with_bias(Z, seed)
+    planes = hard_margin(biased)
+    moved = follow(biased, "exponential")
+    shifted = np.linalg.norm(moved.direction - _unit(planes.w))
+    return [
+        Claim.exactly("direction − support-vector machine's, kernel", 0.0, away, in_features.turning).rejects(
+            {"the mean of the classes": np.linalg.norm(_unit(features.mean(axis=0)) - _unit(of_kernel.w))}
+        ),
+        Claim.exactly("direction − support-vector machine's, with bias", 0.0, shifted, moved.turning).fails_for(
+            {"a loss that falls like a power": LabEstimate(float(power), 0.0, math.inf)}
+        ),
+    ]
+
+
 def experiment(points: int, seed: int) -> Outcome:
     Z = draw_points(points, seed)
     machine = hard_margin(Z)
-    paths = {loss: follow(Z, loss) for loss in LOSSES}
+    paths = {loss: follow(Z, loss) for loss in EXPONENTIAL_TAILS}
     claims = [claim for loss, path in paths.items() for claim in _linear_claims(Z, machine, loss, path)]
     of_network, network = _network_claim(points, seed)
     curves = {loss: (path.log_time, _direction_error(path, machine)) for loss, path in paths.items()}
-    return Outcome((*claims, of_network), curves | {"network": network})
+    return Outcome((*claims, *_other_claims(points, seed, Z, machine), of_network), curves | {"network": network})
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:
     left, right = figure.subplots(1, 2)
     for number, (size, found) in enumerate(outcomes.items()):
-        for loss, line in zip(LOSSES, LINES, strict=False):
+        for loss, line in zip(EXPONENTIAL_TAILS, LINES, strict=False):
             left.loglog(*found[0].curves[loss], line, color=COLOURS[number % 4], label=f"{size} points, {loss}")
         norm, margin, _ = found[0].curves["network"]
         right.plot(norm, margin, **style(number), label=f"{size} points")
-    x = np.array([1e3, 1e8])
+    x = np.array([1e2, 1e5])
     left.loglog(x, 30 / x, color="black", linewidth=0.7, label=r"slope $-1$")
     left.set(xlabel=r"$\log(1+t)$", ylabel=r"$\|w/\|w\|-\hat w\|$", title="linear: direction − the machine's")
     left.legend(fontsize=7)

@@ -1,10 +1,11 @@
 """random networks tend to a Gaussian process like 1/n
 
 A collective observable of a hidden layer, such as Ĝ = C_b + (C_W/n) Σ σ², keeps a variance V/n, so that the outputs of
-random networks become Gaussian with a fourth cumulant 3V/n (theory §3, §4). With one hidden layer both hold exactly at
-every width. Last weights that are not Gaussian, with excess kurtosis κ, add κ C_W²⟨σ⁴⟩/n and no more: the limit is the
-same Gaussian process. With two hidden layers and sparse weights between them (a quarter of each row is not zero) V is
-the same as with Gaussian weights, and the correction G1 of the mean kernel is four times as large.
+random networks become Gaussian with a fourth cumulant 3V/n (theory §3, §4), and outputs at two inputs jointly, with
+(V_aabb + 2V_abab)/n. With one hidden layer all of it holds exactly at every width. Last weights that are not Gaussian,
+with excess kurtosis κ, add κ C_W²⟨σ⁴⟩/n and no more: the limit is the same Gaussian process. With two hidden layers and
+sparse weights between them (a quarter of each row is not zero) V is the same as with Gaussian weights, and the
+correction G1 of the mean kernel is four times as large.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from widthwise.experiments.sampler import conditional_kernel, forward, sample_pa
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.gaussian.pair import line_derivative
-from widthwise.labs.base import Claim, Outcome, Outcomes, extrapolated, only_ticks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, only_ticks, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
 SIZES = (8, 32, 128)
-X = np.array([[1.0, -0.6]])
+SIZE = "width"
+X, PAIR = np.array([[1.0, -0.6]]), np.array([[1.0, -0.6], [0.4, 0.9]])
 NETWORKS, BLOCKS = 240_000, 40
 #: Excess kurtosis of a uniform number.
 UNIFORM = -1.2
@@ -56,6 +60,13 @@ def _shallow_observables(net: MLP, key):
 
 
 @over_networks
+def _pair_outputs(net: MLP, key):
+    """The conditional kernel of two inputs, (2, 2), and their outputs."""
+    incoming, preactivations = forward(net, sample_parameters(net, key), jnp.asarray(PAIR))
+    return conditional_kernel(net, incoming), preactivations[-1][:, 0]
+
+
+@over_networks
 def _deep_kernels(net: MLP, key):
     """Ĝ of networks whose weights between the hidden layers are sparse."""
     layers = sample_parameters(net, key, ("gaussian", "sparse", "gaussian"))
@@ -64,7 +75,28 @@ def _deep_kernels(net: MLP, key):
 
 def experiment(width: int, seed: int) -> Outcome:
     claims, curves = _shallow(width, seed)
-    return Outcome((*claims, *_two_layers(width, seed)), curves)
+    return Outcome((*claims, _two_inputs(width, seed), *_two_layers(width, seed)), curves)
+
+
+def _two_inputs(width: int, seed: int) -> Claim:
+    """n × the joint fourth cumulant of outputs at two inputs, κ(z_a, z_a, z_b, z_b), exact at every width.
+
+    Given the hidden layer outputs are Gaussian: it is Cov(Ĝ_aa, Ĝ_bb) + 2 Var Ĝ_ab, which is measured.
+    """
+    net = network(width)
+    th = theory(net, PAIR, order=1, tensors=["K", "V"], layers="last")
+    K, V = th["K"].values[-1], th["V"].values[-1]
+    kernels, z = _pair_outputs(net, seed, NETWORKS // 2, blocks=BLOCKS)
+    moved = kernels - K
+    joint = width * (moved[:, 0, 0] * moved[:, 1, 1] + 2.0 * moved[:, 0, 1] ** 2)
+    # outputs by themselves have the same mean; what they add to it has mean zero given the kernel, and is left in
+    excess = width * (z[:, 0] ** 2 * z[:, 1] ** 2 - kernels[:, 0, 0] * kernels[:, 1, 1] - 2.0 * kernels[:, 0, 1] ** 2)
+    weight = float(-np.cov(joint, excess)[0, 1] / np.var(excess))
+    blocks = (joint + weight * excess).reshape(BLOCKS, -1).mean(axis=1)
+    predicted = float(V[0, 0, 1, 1] + 2.0 * V[0, 1, 0, 1])
+    return Claim.mean("n × joint fourth cumulant at two inputs", predicted, blocks).rejects(
+        {"a Gaussian process": 0.0, "twice": 2.0 * predicted, "V_aabb alone": float(V[0, 0, 1, 1])}
+    )
 
 
 def _shallow(width: int, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]]:

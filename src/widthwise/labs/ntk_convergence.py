@@ -21,15 +21,21 @@ from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import added, kernel, pull, tangent
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.gaussian import expectation
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, over_networks
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import extrapolated, mean_and_error
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
+from widthwise.results.theory import theory
 
 SIZES = (3, 6, 9)
+SIZE = "points"
 DIMENSION = 10
 #: Narrow widths, run as masks of the largest of them, and wide ones; how many networks of each.
 NARROW, WIDE = (3, 6, 12, 24), (256, 512)
 NETWORKS = 72
+#: Networks with two hidden layers, and their widths.
+DEEP_NETWORKS, DEEP_WIDTHS = 1500, (48, 96)
 #: Steps of descent, each of RATE/λ_max; every so many of them the kernel is looked at.
 STEPS, EVERY, RATE = 480, 8, 0.5
 RESAMPLES = 200
@@ -128,7 +134,7 @@ def experiment(points: int, seed: int) -> Outcome:
     found = wide[WIDE[-1]]
     times = rate * EVERY * np.arange(STEPS // EVERY)
     claims = [*_concentration(Theta, X, wide), *_bounds(points, values[0], found, times), _travel(K, Theta, y, wide)]
-    claims.append(_enough_width(points, values[0], found, narrow, seed))
+    claims += [_enough_width(points, values[0], found, narrow, seed), _two_layer_spread(X, seed)]
     least = {n: course.least.min(axis=1) / values[0] for n, course in (narrow | wide).items()}
     ratio = np.median(found.losses / found.losses[:, :1], axis=0)
     return Outcome(tuple(claims), {"least": least, "times": times * values[0], "loss": ratio})
@@ -146,6 +152,29 @@ def _concentration(Theta: np.ndarray, X: np.ndarray, wide: dict[int, Course]) ->
     ]
 
 
+@over_networks
+def _kernels(net: MLP, key, X):
+    return kernel(tangent(net, sample_parameters(net, key), X))[0, :, 0]
+
+
+def _two_layer_spread(X: np.ndarray, seed: int) -> Claim:
+    """n E‖Ĥ − Θ‖² with two hidden layers of n, all parameters trained: Σ_ab (A + 2B sums), and O(1/n) drops.
+
+    The covariance of Ĥ_ab and Ĥ_cd is (A_abcd + B_acbd + B_adbc)/n (theory §3).
+    """
+    nets = [MLP([DIMENSION, n, n, 1], "tanh", C_W=[DIMENSION, 1.5, 1.5]) for n in DEEP_WIDTHS]
+    th = theory(nets[0], X, order=1, tensors=["Theta", "A", "B"], layers="last")
+    Theta, A, B = (th[name].values[0] for name in ("Theta", "A", "B"))
+    spread = float(sum(np.einsum(axes, tensor) for axes, tensor in (("abab->", A), ("aabb->", B), ("abba->", B))))
+    squares = [
+        n * ((_kernels(net, seed, DEEP_NETWORKS, X) - Theta) ** 2).sum(axis=(1, 2))
+        for n, net in zip(DEEP_WIDTHS, nets, strict=True)
+    ]
+    return Claim("n E‖Ĥ − Θ‖², two hidden layers", spread, *extrapolated(*squares)).rejects(
+        {"like 1/√n": spread * DEEP_WIDTHS[0] ** 0.5, "twice": 2.0 * spread}
+    )
+
+
 def _bounds(points: int, least: float, found: Course, times: np.ndarray) -> list[Claim]:
     """−log(L/L(0))/t is at least λ_0; no weight vector travels further than Δ* = 2√(2mL(0))/(λ_0√n)."""
     losses = np.maximum(found.losses / found.losses[:, :1], 1e-26)
@@ -161,9 +190,11 @@ def _travel(K: np.ndarray, Theta: np.ndarray, y: np.ndarray, wide: dict[int, Cou
     labels, start = float(y @ linalg.solve(Theta, y)), float(np.trace(linalg.solve(Theta, K)))
     inverse = linalg.inv(Theta)
     excess = [c.total - np.einsum("ka,ab,kb->k", c.error, inverse, c.error) for c in wide.values()]
-    mean, error = mean_and_error(2.0 * excess[1] - excess[0])
+    found = mean_and_error(2.0 * excess[1] - excess[0])
     wrong = {"labels alone": labels, "1/λ_0 for Θ⁻¹": (y @ y + np.trace(K)) / linalg.eigvalsh(Theta)[0]}
-    return Claim("total squared travel", labels + start, labels + start + mean, error).rejects(wrong)
+    return Claim("total squared travel", labels + start, *found._replace(value=labels + start + found.value)).rejects(
+        wrong
+    )
 
 
 def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Course], seed: int) -> Claim:
@@ -178,9 +209,9 @@ def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Co
     again = [crossing(lowest[:, rng.integers(0, NETWORKS, NETWORKS)]) for _ in range(RESAMPLES)]
     bound = np.log2(sufficient_width(points, found.losses[:, 0].mean(), least))
     error = max(float(np.std(again)), 0.02)
-    return Claim("log₂ of the width that is enough, bound", bound, crossing(lowest), error, "at most").rejects(
-        {"one neuron a point is enough": np.log2(points)}
-    )
+    return Claim(
+        "log₂ of the width that is enough, bound", bound, crossing(lowest), error, NETWORKS - 1, "at most"
+    ).rejects({"one neuron a point is enough": np.log2(points)})
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

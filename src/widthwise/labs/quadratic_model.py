@@ -22,12 +22,15 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import network_key, sample_parameters
 from widthwise.experiments.tangent import kernel, outputs, tangent
 from widthwise.experiments.training.flows import flow
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, only_ticks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, only_ticks, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import difference_and_error, slope_and_drift
 from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbative
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
-SIZES = (8, 32)
+SIZES, QUICK_SIZES = (8, 16, 32), (8, 32)
+SIZE = "width"
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9], [0.6, -0.2, 0.4]])
 Y = np.array([2.0, -2.0, 1.5])
 #: Strengths of the quadratic part, and the step of difference quotients.
@@ -35,8 +38,8 @@ EPSILON, STEP = np.array([0.02, 0.04, 0.08, 0.16]), 0.02
 #: The end of training, and the time at which features are looked at, in units of 1/λ_min.
 END, EARLY = 25.0, 1.0
 NETWORKS = 112
-#: Relative accuracy of difference quotients, and of fitted orders.
-TOLERANCE, ORDER_TOLERANCE = 2e-3, 0.05
+#: Widths over the size at which real networks are trained; relative accuracy of difference quotients.
+WIDTHS, TOLERANCE = (16, 128), 2e-3
 
 
 def network(width: int) -> MLP:
@@ -121,7 +124,7 @@ def _by_kernels(net: MLP, layers: list[Weights]) -> tuple[jax.Array, jax.Array]:
 
 def experiment(width: int, seed: int) -> Outcome:
     flowed = jax.tree.map(np.asarray, _model(network(width), seed))
-    remainders = [_real(network(n), seed, NETWORKS) for n in (16 * width, 64 * width)]
+    remainders = [_real(network(n), seed, NETWORKS) for n in np.array(WIDTHS) * width]
     claims = (*_model_claims(flowed), *_width_powers(*remainders))
     curves = {"real": [np.sqrt((r**2).mean(axis=0)) for r in remainders]}
     return Outcome(claims, curves | {"model": np.stack([flowed[name] for name in ("free", "on span", "both")])})
@@ -131,8 +134,8 @@ def _model_claims(found: dict[str, np.ndarray]) -> list[Claim]:
     """Orders in ε of what is left over; slopes at ε = 0 of the output at the test input and of the evolving kernel."""
 
     def order(what: str, name: str, expected: float, wrong: dict[str, float]) -> Claim:
-        power = np.polyfit(np.log(EPSILON), np.log(found[name]), 1)[0]
-        return Claim.exactly(what, expected, power, ORDER_TOLERANCE).rejects(wrong)
+        power = slope_and_drift(np.log(EPSILON[::-1]), np.log(found[name][::-1]))
+        return Claim.exactly(what, expected, *power).rejects(wrong)
 
     def slope(what: str, name: str, wrong: str) -> Claim:
         measured, right, other = found[name]
@@ -148,14 +151,11 @@ def _model_claims(found: dict[str, np.ndarray]) -> list[Claim]:
 
 
 def _width_powers(narrow: np.ndarray, wide: np.ndarray) -> list[Claim]:
-    """Powers of the width that real networks leave over, between two widths."""
+    """Powers of the width that real networks leave over, between two widths; logarithms, whose tails are light."""
     claims = []
     for number, what in enumerate(("θ^F", "θ^F + θ^I")):
-        squares = [r[:, number] ** 2 for r in (narrow, wide)]
-        (mean, error), (wide_mean, wide_error) = map(mean_and_error, squares)
-        power = np.log(mean / wide_mean) / np.log(16.0)
-        scatter = np.hypot(error / mean, wide_error / wide_mean) / np.log(16.0)
-        claim = Claim(f"real networks beside {what}: power of 1/n", 1.0, power, scatter)
+        logs = [np.log(np.abs(r[:, number])) / np.log(WIDTHS[1] / WIDTHS[0]) for r in (wide, narrow)]
+        claim = Claim(f"real networks beside {what}: power of 1/n", 1.0, *difference_and_error(*logs))
         claims.append(claim.rejects({"n^(−1/2)": 0.5, "n^(−3/2)": 1.5}))
     return claims
 
@@ -172,14 +172,15 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     left.legend()
     for number, name in enumerate((r"less $\theta^F$", r"less $\theta^F+\theta^I$")):
         for width, found in outcomes.items():
-            at = np.array([16 * width, 64 * width]) * 1.05 ** (list(outcomes).index(width))
+            at = np.array(WIDTHS) * width * 1.05 ** (list(outcomes).index(width))
             for one in found:
                 values = [r[number] for r in one.curves["real"]]
                 right.plot(at, values, **marks(number), label=name if one is outcomes[size][0] else None)
         first, last = min(outcomes), max(outcomes)
         start = np.sqrt(np.mean([o.curves["real"][0][number] ** 2 for o in outcomes[first]]))
-        right.plot([16 * first, 64 * last], [start, start * first / (4 * last)], **style(number))
+        ends = np.array([WIDTHS[0] * first, WIDTHS[1] * last])
+        right.plot(ends, start * ends[0] / ends, **style(number))
     right.set(xscale="log", yscale="log", xlabel="width n", ylabel="r.m.s. remainder")
     right.set_title(r"real trained networks; lines $\propto 1/n$")
-    only_ticks(right, sorted({n * size for size in outcomes for n in (16, 64)}))
+    only_ticks(right, sorted({n * size for size in outcomes for n in WIDTHS}))
     right.legend()

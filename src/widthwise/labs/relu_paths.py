@@ -20,13 +20,16 @@ from scipy.stats import norm
 
 from widthwise import special
 from widthwise.experiments.sampler import forward, sample_parameters, tangent_kernel
-from widthwise.labs.base import Claim, Outcome, Outcomes, block_variance, mean_and_error, over_blocks, over_networks
+from widthwise.labs.base import Outcome, Outcomes, over_networks
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import log_variance, mean_and_error, over_blocks
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.results.theory import theory
 from widthwise.special.relu_paths import log_normal_exponent
 
 SIZES = (16, 32, 64)
+SIZE = "width"
 HIDDEN, FEATURES = 3, 3
 NETWORKS, BLOCKS, KERNEL_NETWORKS = 16_000, 20, 1_000
 X = np.array([[1.0, -0.6, 0.8], [-0.9, 0.1, -1.1]])
@@ -80,7 +83,7 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
     logs = np.log(G[G > 0.0])
     # the variance of log Ĝ, given that it is not zero
     log_g, weights = law.kernel.log_g, law.kernel.weights / law.kernel.weights.sum()
-    log_variance = weights @ (log_g - weights @ log_g) ** 2
+    spread = math.log(weights @ (log_g - weights @ log_g) ** 2)
     claims = (
         Claim.mean("E (∂z/∂x)², uniform weights", exact.second[-1], second).rejects(
             {"gates dropped": 2 * exact.second[-1]}
@@ -91,8 +94,8 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
         Claim.mean("share below the exact 5 % quantile", TAIL, quantile >= G).rejects(
             {"log-normal": log_normal, "a layer fewer": shallow.kernel_cdf(quantile)}
         ),
-        Claim("variance of log |Ju|²", log_variance, *block_variance(logs, BLOCKS)).rejects(
-            {"2 Σ 1/n, as linear": 0.4 * beta, "no fluctuation": 0.0}
+        Claim("log variance of log |Ju|²", spread, *log_variance(logs)).rejects(
+            {"2 Σ 1/n, as linear": math.log(0.4 * beta), "twice": spread + math.log(2)}
         ),
     )
     kurtosis = 3 * np.mean(gaussian[..., 0] ** 2, axis=0) / np.mean(gaussian[..., 0], axis=0) ** 2

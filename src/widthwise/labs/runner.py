@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import csv
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput
 from widthwise.extras import needing
 from widthwise.files import replacing
-from widthwise.labs.base import Claim, Lab, Outcome
+from widthwise.labs.base import Lab, Outcome
+from widthwise.labs.catalogue import get_lab
+from widthwise.labs.verdict import COLUMNS, ClaimRow, Verdict
 from widthwise.memory import forget_programs
 from widthwise.network import check_seed
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
-
-#: Every lab: the files beside this one, but for what they share.
-LABS = tuple(
-    sorted(
-        path.stem.replace("_", "-")
-        for path in Path(__file__).parent.glob("*.py")
-        if path.stem not in ("__init__", "base", "runner")
-    )
-)
-#: A claim holds within this many standard errors; a wrong prediction is rejected beyond that many.
-HOLDS, REJECTED = 4.0, 5.0
-COLUMNS = ("claim", "size", "seeds", "predicted", "measured", "± s.e.", "pull", "worst", "wrong prediction", "its pull")
-
-
-@dataclass(frozen=True)
-class ClaimRow:
-    """One claim at one size over the seeds: means, the combined and the worst pull, and pulls of wrong predictions."""
-
-    claim: str
-    size: int
-    seeds: int
-    predicted: float
-    measured: float
-    standard_error: float
-    pull: float
-    worst_pull: float
-    wrong_pulls: Mapping[str, float]
-
-    @property
-    def agrees(self) -> bool:
-        return max(abs(self.pull), abs(self.worst_pull)) <= HOLDS
-
-    @property
-    def cells(self) -> tuple[Any, ...]:
-        """What a table shows; of the wrong predictions the one that is hardest to reject."""
-        hardest = min(self.wrong_pulls, key=lambda name: abs(self.wrong_pulls[name]), default="")
-        numbers = (self.predicted, self.measured, self.standard_error, self.pull, self.worst_pull)
-        return (self.claim, self.size, self.seeds, *numbers, hardest, self.wrong_pulls.get(hardest, ""))
 
 
 @dataclass(frozen=True)
@@ -66,36 +28,47 @@ class LabResult:
     """The claims of a lab, the verdict, and what its figure needs."""
 
     lab: Lab
-    rows: tuple[ClaimRow, ...]
     outcomes: dict[int, list[Outcome]]
     seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> tuple[ClaimRow, ...]:
+        """One row a claim and size."""
+        return tuple(
+            ClaimRow(size, tuple(c for outcome in found for c in outcome.claims if c.what == claim.what))
+            for size, found in self.outcomes.items()
+            for claim in found[0].claims
+        )
 
     def __iter__(self) -> Iterator[ClaimRow]:
         return iter(self.rows)
 
-    @property
-    def agrees(self) -> bool:
-        """Every claim holds at every size."""
-        return all(row.agrees for row in self.rows)
+    @cached_property
+    def judged(self) -> Verdict:
+        """All claims, sizes and seeds together."""
+        return Verdict(self.rows)
 
     @property
-    def discriminates(self) -> bool:
-        """There are wrong predictions, and each is rejected at some size."""
-        best: dict[tuple[str, str], float] = {}
-        for row in self.rows:
-            for name, pull in row.wrong_pulls.items():
-                best[row.claim, name] = max(best.get((row.claim, name), 0.0), abs(pull))
-        return bool(best) and min(best.values()) > REJECTED
+    def agrees(self) -> bool:
+        """No claim is refuted."""
+        return self.judged.agrees
 
     @property
     def verdict(self) -> str:
         """'holds', 'holds, but a wrong prediction would too', or 'refuted'."""
-        if not self.agrees:
-            return "refuted"
-        return "holds" if self.discriminates else "holds, but a wrong prediction would too"
+        return self.judged.text
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What stands below the table: knobs that were set, the numbers behind the verdict, the verdict."""
+        set_to = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
+        return (*([f"settings: {set_to}"] if set_to else ()), self.judged.basis, f"verdict: {self.verdict}")
 
     def figure(self) -> Any:
         """The lab's matplotlib figure."""
+        if self.lab.draw is None:
+            raise InvalidInput("lab", f"{self.lab.name!r}, which draws no figure", "a lab with a function `draw`")
         with needing("labs", "the figure of a lab"):
             from matplotlib.figure import Figure
 
@@ -108,98 +81,74 @@ class LabResult:
 
     def __str__(self) -> str:
         table = text_table(COLUMNS, [row.cells for row in self.rows], left=True)
-        return f"{self.lab.name}: {self.lab.title}\n{table}\nverdict: {self.verdict}"
+        return "\n".join([f"{self.lab.name}: {self.lab.title}", table, *self.notes])
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write NAME.csv, NAME.png and NAME.svg into a folder; the paths."""
+        """Write NAME.csv and, if the lab draws one, its figure as NAME.png and NAME.svg into a folder; the paths."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.lab.name}.{suffix}" for suffix in ("csv", "png", "svg")]
+        suffixes = ("csv", "png", "svg") if self.lab.draw else ("csv",)
+        paths = [folder / f"{self.lab.name}.{suffix}" for suffix in suffixes]
         with replacing(paths[0]) as part, open(part, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             writer.writerows(row.cells for row in self.rows)
-        figure = self.figure()
-        for path in paths[1:]:
-            with replacing(path) as part:
-                figure.savefig(part, format=path.suffix[1:], dpi=130)
+        if self.lab.draw:
+            figure = self.figure()
+            for path in paths[1:]:
+                with replacing(path) as part:
+                    figure.savefig(part, format=path.suffix[1:], dpi=130)
         return paths
 
 
-def names() -> list[str]:
-    """Names of the labs.
-
-    >>> "nngp-limit" in names()
-    True
-    """
-    return list(LABS)
-
-
-def get_lab(name: str) -> Lab:
-    """The lab of that name, from its file.
-
-    >>> get_lab("marchenko-pastur").title
-    'spectra of sample covariances and their finite-size corrections'
-    """
-    if name not in LABS:
-        raise UnknownName.of("lab", name, LABS)
-    with needing("labs", f"the lab {name}"):
-        file = import_module(f"widthwise.labs.{name.replace('-', '_')}")
-    title, _, statement = (file.__doc__ or "").partition("\n\n")
-    quick = getattr(file, "QUICK_SIZES", file.SIZES[:2])
-    return Lab(name, title, " ".join(statement.split()), file.experiment, file.SIZES, quick, file.draw)
-
-
-def title_of(name: str) -> str:
-    """The title of a lab, read from its file: what the lab needs is not imported.
-
-    >>> title_of("marchenko-pastur") == get_lab("marchenko-pastur").title
-    True
-    """
-    source = Path(__file__).with_name(f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
-
-
 def run_lab(
-    name: str, *, quick: bool = False, seeds: Sequence[int] = (0, 1, 2), progress: bool | None = None
+    lab: str | Path | Lab,
+    *,
+    quick: bool = False,
+    seeds: Sequence[int] = (0, 1, 2),
+    settings: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> LabResult:
     """Run one lab over its sizes and the seeds, and combine its claims.
 
     Parameters
     ----------
-    name : one of `names()`.
+    lab : one of `names()`, written with - or _; the path of a lab file; or a Lab.
     quick : smaller sizes, below a minute on two cores.
-    seeds : non-negative integers; claims are combined over them.
+    seeds : distinct non-negative integers; claims are combined over them.
+    settings : values of its knobs by name, such as {"networks": 500} or {"width": (64, 128)}.
 
     Returns
     -------
     A LabResult: print it for the table and the verdict; `.figure()`, `.save(folder)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from widthwise.labs import Claim, Lab, Outcome
+    >>> def coins(size, seed):
+    ...     heads = np.random.default_rng(seed).random((200, size)) < 0.5
+    ...     return Outcome((Claim.mean("share of heads", 0.5, heads.mean(axis=1)).rejects({"two thirds": 2 / 3}),))
+    >>> run_lab(Lab("coins", "fair coins", "p = 1/2", coins, sizes=(10, 100))).verdict
+    'holds'
     """
-    lab = get_lab(name)
+    chosen = get_lab(lab, settings)
     seeds = [check_seed(seed, "seeds") for seed in seeds]
-    if not seeds:
-        raise InvalidInput("seeds", "an empty list", "at least one non-negative integer")
-    sizes = lab.quick_sizes if quick else lab.sizes
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InvalidInput("seeds", str(seeds), "at least one, and none twice: claims count them as independent")
+    sizes = chosen.quick_sizes if quick else chosen.sizes
     start, outcomes = time.perf_counter(), {size: [] for size in sizes}
-    with DelayedProgress(lab.name, progress) as bar:
+    with DelayedProgress(chosen.name, progress) as bar:
         for done, (size, seed) in enumerate(product(sizes, seeds), 1):
-            outcomes[size].append(lab.experiment(size, seed))
-            forget_programs()
+            outcomes[size].append(run_once(chosen, size, seed))
             bar(done, len(sizes) * len(seeds))
-    rows = tuple(_claim_row(claim.what, size, outcomes[size]) for size in sizes for claim in outcomes[size][0].claims)
-    return LabResult(lab, rows, outcomes, time.perf_counter() - start)
+    return LabResult(chosen, outcomes, time.perf_counter() - start, dict(settings or {}))
 
 
-def _claim_row(what: str, size: int, outcomes: list[Outcome]) -> ClaimRow:
-    same = [claim for outcome in outcomes for claim in outcome.claims if claim.what == what]
-    count, pulls = len(same), [claim.pull for claim in same]
-    predicted, measured = (sum(getattr(c, name) for c in same) / count for name in ("predicted", "measured"))
-    error = math.hypot(*(claim.standard_error for claim in same)) / count
-    wrong = {name: _combined_pull(same, [claim.pull_of(name) for claim in same]) for name in same[0].wrong}
-    pull, worst = _combined_pull(same, pulls), max(pulls, key=abs)
-    return ClaimRow(what, size, count, predicted, measured, error, pull, worst, wrong)
-
-
-def _combined_pull(claims: list[Claim], pulls: list[float]) -> float:
-    """Σ pulls/√k over seeds that scatter independently; of exact claims, which do not, the worst."""
-    return max(pulls, key=abs) if claims[0].exact else sum(pulls) / math.sqrt(len(pulls))
+def run_once(lab: Lab, size: int, seed: int) -> Outcome:
+    """The experiment of one size and seed."""
+    outcome = lab.experiment(size, seed)
+    forget_programs()
+    if not isinstance(outcome, Outcome) or not outcome.claims:
+        raise InvalidInput("experiment", f"{outcome!r:.60} from {lab.name!r}", "an Outcome with at least one claim")
+    return replace(outcome, seed=seed)

@@ -17,10 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.labs.base import Claim, Outcome, Outcomes, mean_and_error, ratio_and_error
+from widthwise.labs.base import Outcome, Outcomes
+from widthwise.labs.claims import Claim
+from widthwise.labs.estimates import mean_and_error, ratio_and_error
 from widthwise.plots.style import marks
 
 SIZES = (4, 8, 16)
+SIZE = "inverse_rate"
 SAMPLES, FEATURES, HIDDEN, BATCH, RUNS = 16, 3, 3, 2, 24
 #: Weight decay of the network, part of its loss, which keeps its parameters from wandering.
 DECAY = 0.05
@@ -115,9 +118,9 @@ def _first_steps(model: str, eta: float, readings: SteadyReading, begin, end) ->
     dissipated, noise = readings.work.sum(axis=1), eta / 2 * readings.noise.sum(axis=1)
     boundary = np.sum(begin**2 - end**2, axis=1) / (2 * eta)
     mean, predicted = (float(side.mean() / noise.mean()) for side in (dissipated, noise + boundary))
-    scatter = mean_and_error((dissipated - boundary - noise) / noise.mean())[1]
+    found = mean_and_error((dissipated - boundary - noise) / noise.mean())._replace(value=mean)
     what = f"θ·∇L over (η/2) tr C̃, first steps, {model}"
-    return Claim(what, predicted, mean, scatter).rejects({"already in equilibrium": 1.0})
+    return Claim(what, predicted, *found).rejects({"already in equilibrium": 1.0})
 
 
 def _steady_claims(model: str, eta: float, mean: SteadyReading) -> list[Claim]:

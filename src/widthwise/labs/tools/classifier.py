@@ -19,7 +19,7 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
 
-def digit_classes(classes: int, per_class: int, seed: int) -> tuple[Labelled, Labelled]:
+def digit_classes(classes: int, per_class: int, seed: Any) -> tuple[Labelled, Labelled]:
     """Pictures of the digits 0, 1, … of scikit-learn: as many of each class to train on, and as many others to test.
 
     Pixels are centred over the training set and scaled to x·x/n_0 = 1 on average.
@@ -39,7 +39,7 @@ def digit_classes(classes: int, per_class: int, seed: int) -> tuple[Labelled, La
     return train, test
 
 
-def cluster_classes(classes: int, per_class: int, features: int, spread: float, seed: int) -> Labelled:
+def cluster_classes(classes: int, per_class: int, features: int, spread: float, seed: Any) -> Labelled:
     """Gaussian clusters about random centres of length √features; `spread` is the standard deviation of a feature.
 
     The same seed gives the same centres and, times the spread, the same scatter.

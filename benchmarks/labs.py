@@ -1,0 +1,266 @@
+"""Calibration of the labs: how often each holds over many sets of seeds, and rejects each wrong prediction.
+
+    PYTHONPATH=src python benchmarks/labs.py [LAB …] [--sets 40] [--processes 2] [--docs FOLDER] [--claims]
+
+A set is three seeds, 0 to 2, 3 to 5 and so on, and its run a quick one. One line of JSON a size and seed is added to
+the file as soon as it is measured: an interrupted run goes on where it stopped, and verdicts are worked out from the
+file. Lines of another version of a lab's file (all but docstrings, comments and drawing) are measured again. `--claims`
+shows how the pulls of every claim are spread, which of a calibrated one are about 1; `--docs` writes the numbers of
+the documentation: the table of shares, and in each lab's page the claims of the first set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+SEEDS_PER_SET = 3
+#: Every process has one core: threads within one gain nothing.
+ONE_CORE = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+
+
+def fingerprint(source: Path) -> str:
+    """Of what a lab's file does: its syntax tree without docstrings and drawing."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            node.body = body[1:]  # pyright: ignore[reportAttributeAccessIssue]
+    kept = [node for node in tree.body if "draw" not in getattr(node, "name", "").split("_")]
+    return hashlib.sha256("\n".join(map(ast.dump, kept)).encode()).hexdigest()[:12]
+
+
+def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
+    """One line of the file."""
+    from widthwise.labs import get_lab
+    from widthwise.labs.runner import run_once
+
+    start = time.perf_counter()
+    try:
+        claims = [
+            asdict(claim) | {"freedom": _finite(claim.freedom)} for claim in run_once(get_lab(lab), size, seed).claims
+        ]
+        found: dict[str, Any] = {"claims": claims}
+    except Exception as error:  # counted as a lab that does not hold
+        found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    return {"size": size, "seed": seed, "seconds": round(time.perf_counter() - start, 2)} | found
+
+
+def _finite(freedom: float) -> float | None:
+    return freedom if math.isfinite(freedom) else None
+
+
+def read(file: Path) -> dict[tuple[str, str], dict[tuple[int, int], dict[str, Any]]]:
+    """Lines by lab and fingerprint, then by size and seed; a last line that is not whole is left out."""
+    found: dict[tuple[str, str], dict[tuple[int, int], dict[str, Any]]] = defaultdict(dict)
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        found[entry["lab"], entry["version"]][entry["size"], entry["seed"]] = entry
+    return found
+
+
+def fill(labs: dict[str, Any], sets: int, processes: int, file: Path) -> None:
+    """Measure what the file does not have yet."""
+    known = read(file)
+    missing = [
+        (name, size, seed)
+        for number in range(sets)
+        for name, lab in labs.items()
+        for size in lab["sizes"]
+        for seed in range(SEEDS_PER_SET * number, SEEDS_PER_SET * (number + 1))
+        if (size, seed) not in known[name, lab["version"]]
+    ]
+    if not missing:
+        return
+    print(f"{len(missing)} runs to do", flush=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool, file.open("a", encoding="utf-8") as out:
+        jobs = {pool.submit(measure, *task): task[0] for task in missing}
+        try:
+            for done, job in enumerate(as_completed(jobs), 1):
+                name = jobs[job]
+                out.write(json.dumps({"lab": name, "version": labs[name]["version"], **job.result()}) + "\n")
+                out.flush()
+                if done % 50 == 0:
+                    print(f"{done} of {len(missing)}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def verdicts(entries: dict[tuple[int, int], dict[str, Any]], sizes: tuple[int, ...], sets: int) -> Iterator[Any]:
+    """The verdict of every set of seeds that is complete; None for a set with an error."""
+    from widthwise.labs.claims import Claim
+    from widthwise.labs.verdict import ClaimRow, Verdict
+
+    for number in range(sets):
+        seeds = range(SEEDS_PER_SET * number, SEEDS_PER_SET * (number + 1))
+        if any((size, seed) not in entries for size in sizes for seed in seeds):
+            continue
+        if any("error" in entries[size, seed] for size in sizes for seed in seeds):
+            yield None
+            continue
+        rows = []
+        for size in sizes:
+            by_claim: dict[str, list[Claim]] = defaultdict(list)
+            for seed in seeds:
+                for claim in entries[size, seed]["claims"]:
+                    by_claim[claim["what"]].append(Claim(**claim | {"freedom": claim["freedom"] or math.inf}))
+            rows += [ClaimRow(size, tuple(claims)) for claims in by_claim.values()]
+        yield Verdict(rows)
+
+
+def summary(name: str, found: list[Any]) -> dict[str, Any]:
+    """How often a lab holds and rejects each wrong prediction."""
+    judged = [v for v in found if v is not None]
+    wrong = {key: sum(v.rejected[key] for v in judged) / len(judged) for key in (judged[0].rejected if judged else ())}
+    return {
+        "lab": name,
+        "sets": len(found),
+        "holds": sum(v.agrees for v in judged),
+        "verdict": sum(v.text == "holds" for v in judged),
+        "tests": judged[0].tests if judged else 0,
+        "wrong": wrong,
+        "refuting": sorted({row.claim for v in judged if not v.agrees for row in v.rows if row.probability < v.level}),
+    }
+
+
+def print_summary(one: dict[str, Any], seconds: float) -> None:
+    sets, least = one["sets"], min(one["wrong"].values(), default=math.nan)
+    shares = f"{sets:3d} sets  holds {one['holds'] / sets:6.1%}  and rejects all {one['verdict'] / sets:6.1%}"
+    wrong = f"{len(one['wrong']):2d} wrong predictions, each rejected {least:6.1%} or more"
+    print(f"{one['lab']:24s} {shares}  {wrong}  {seconds:5.1f} s a quick run")
+    for claim in one["refuting"]:
+        print(f"    refuted by: {claim}")
+    for (claim, wrong), share in one["wrong"].items():
+        if share < 0.95:
+            print(f"    rejected {share:.0%}: {claim}: {wrong}")
+
+
+def print_claims(name: str, found: list[Any]) -> None:
+    """Mean and spread of the pulls of single seeds, and their smallest probability."""
+    pulls: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for verdict in found:
+        for row in verdict.rows if verdict else ():
+            pulls[row.claim, row.size] += row.each
+    for (claim, size), each in pulls.items():
+        values = [c.pull for c in each]
+        mean = sum(values) / len(values)
+        spread = (
+            math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)) if mean < math.inf else math.inf
+        )
+        least = min(c.probability for c in each)
+        print(f"  {name} {size:5d} {claim:70s} pulls {mean:7.2f} ± {spread:5.2f}, least p {least:.1e}")
+
+
+PAGE = """# How often a lab is right
+
+Every lab was run on many sets of three seeds that nobody chose, 0 to 2, 3 to 5 and so on, at the sizes of a quick run.
+A lab whose statement is right is refuted by chance in at most 1 % of its runs ([how](index.md)). *Holds* is the share
+of sets on which no claim was refuted; *rejected* is the share of sets on which a wrong prediction, or a control, was
+rejected, for the one that is hardest to reject. Seconds are those of one quick run by one process on one core, which
+other work shared. `make bench` repeats it (`benchmarks/labs.py`, which goes on where it stopped).
+
+| lab | sets | tests | holds | wrong predictions | rejected at least | seconds |
+|---|---|---|---|---|---|---|
+"""
+
+
+def page(summaries: list[dict[str, Any]], seconds: dict[str, float]) -> str:
+    """The page of the documentation."""
+    lines = []
+    for one in summaries:
+        least = min(one["wrong"].values(), default=math.nan)
+        lines.append(
+            f"| {one['lab']} | {one['sets']} | {one['tests']} | {one['holds'] / one['sets']:.1%} | {len(one['wrong'])} "
+            f"| {least:.0%} | {seconds[one['lab']]:.0f} |"
+        )
+    lines += ["", "## Every wrong prediction", "", "| lab | claim | wrong prediction | rejected |", "|---|---|---|---|"]
+    for one in summaries:
+        for (claim, wrong), share in one["wrong"].items():
+            lines.append(f"| {one['lab']} | {_cell(claim)} | {_cell(wrong)} | {share:.0%} |")
+    return PAGE + "\n".join(lines) + "\n"
+
+
+def write_table(file: Path, verdict: Any) -> None:
+    """Put the claims of the first set into a lab's page, folded, below its figure."""
+    from widthwise.labs.verdict import COLUMNS
+    from widthwise.text import text_table
+
+    text = file.read_text(encoding="utf-8")
+    text = re.sub(r"\n(\?\?\? note \"Every claim.*?\n    ```|```text\n.*?\n```)\n", "", text, flags=re.S)
+    table = text_table(COLUMNS, [row.cells for row in verdict.rows], left=True)
+    lines = ["```text", *table.splitlines(), verdict.basis, f"verdict: {verdict.text}", "```"]
+    folded = "\n".join(
+        ["", '??? note "Every claim: a quick run, seeds 0, 1, 2"', "", *(f"    {line}" for line in lines)]
+    )
+    figure = re.search(r"^!\[.*$", text, flags=re.M)
+    place = figure.end() if figure else len(text.rstrip())
+    file.write_text(text[:place] + "\n" + folded + text[place:], encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("labs", nargs="*", help="labs by name; all if none is given")
+    parser.add_argument("--sets", type=int, default=40)
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="0: measure nothing, only report")
+    parser.add_argument("--file", type=Path, default=Path("out") / "labs.jsonl")
+    parser.add_argument("--docs", type=Path, help="folder of the labs' pages, whose numbers are written")
+    parser.add_argument("--claims", action="store_true", help="how the pulls of every claim are spread")
+    arguments = parser.parse_args()
+    os.environ.update({key: os.environ.get(key, value) for key, value in ONE_CORE.items()})
+
+    from widthwise.labs import get_lab, names
+    from widthwise.labs.catalogue import LABS
+
+    labs = {
+        lab.name: {"sizes": lab.quick_sizes, "version": fingerprint(LABS[lab.name])}
+        for lab in map(get_lab, arguments.labs or names())
+    }
+    if arguments.processes:
+        fill(labs, arguments.sets, arguments.processes, arguments.file)
+    entries, summaries, seconds = read(arguments.file), [], {}
+    for name, lab in labs.items():
+        own = entries[name, lab["version"]]
+        found = list(verdicts(own, lab["sizes"], arguments.sets))
+        if not found:
+            continue
+        seconds[name] = sum(e["seconds"] for e in own.values()) / len(own) * SEEDS_PER_SET * len(lab["sizes"])
+        summaries.append(summary(name, found))
+        print_summary(summaries[-1], seconds[name])
+        if arguments.claims:
+            print_claims(name, found)
+        if arguments.docs and found[0] is not None:
+            write_table(arguments.docs / f"{name.replace('-', '_')}.md", found[0])
+    if arguments.docs:
+        (arguments.docs / "calibration.md").write_text(page(summaries, seconds), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
