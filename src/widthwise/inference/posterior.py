@@ -178,7 +178,7 @@ def sample_prior(net: Network, X: Any, samples: int = 1, seed: int = 0) -> xr.Da
     >>> ww.sample_prior(ww.MLP([1, 8, 2], "relu", C_W=2.0), [[1.0], [2.0]], samples=3).shape
     (3, 2, 2)
     """
-    X = check_inputs(X, check_network(net).widths[0])
+    X = check_network(net).check_inputs(X)
     K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]
     return _drawn_functions(np.zeros((len(X), net.widths[-1])), K, samples, seed, net, "prior")
 

@@ -24,7 +24,7 @@ from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
-from widthwise.network import MLP, Network, check_inputs, check_network, check_targets
+from widthwise.network import MLP, Network, check_network, check_targets
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
@@ -141,7 +141,7 @@ def max_learning_rate(net: Network, X_train: Any) -> float:
     >>> round(ww.max_learning_rate(net, [[1.0]]), 6)
     0.5
     """
-    X = check_inputs(X_train, check_network(net).widths[0], "X_train")
+    X = check_network(net).check_inputs(X_train, "X_train")
     return largest_stable_step(net, X)
 
 

@@ -20,7 +20,7 @@ from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.pair_flow import PairFlow, pair_flow
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import MLP, Network, Residual, check_inputs, check_network, check_one_input, check_real
+from widthwise.network import MLP, Network, Residual, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import label, layer_coordinate
@@ -107,7 +107,7 @@ def theory(
     for argument, value, known in (("layers", layers, ("all", "last")), ("inputs", inputs, tuple(_PAIR_ENTRIES))):
         if not is_one_of(value, known):
             raise UnknownName.of(argument, value, known)
-    X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
+    X, number = net.check_inputs(X), _number_type(dtype)
     if not isinstance(device, bool) or (device and order == 1):
         raise InvalidInput("device", f"{device!r} with order={order}", "True or False, with order=0")
     accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
@@ -161,7 +161,7 @@ def _at_pairs(
             )
         _warn_of_narrow_layers(net)
         wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
-        X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
+        X2 = None if X2 is None else net.check_inputs(X2, "X2")
         with DelayedProgress("tensors at pairs of inputs", bar) as progress:
             flow = pair_flow(
                 net, X, X2, wanted, last_only=layers == "last", tolerance=tolerance, dtype=number, progress=progress
@@ -299,7 +299,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
 def _infinite(
     net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, device: bool, bar: bool | None
 ):  # fmt: skip
-    X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
+    X2 = None if X2 is None else net.check_inputs(X2, "X2")
     entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
     options = {
         "layers='last'": layers == "all" and net.depth > 1,

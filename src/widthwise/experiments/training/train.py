@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
+from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning, NoRule
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.tally import (
@@ -26,7 +26,7 @@ from widthwise.experiments.tally import (
 )
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, simplified
+from widthwise.network import Dropout, Network, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
@@ -95,9 +95,10 @@ def train(
     (True, 0)
     """
     net = simplified(net)
-    X = check_inputs(X_train, net.widths[0], "X_train")
+    _refuse_masks(net)
+    X = net.check_inputs(X_train, "X_train")
     y = check_targets(y_train, len(X), net.widths[-1]).T
-    X_test = check_inputs(X_test, net.widths[0], "X_test")
+    X_test = net.check_inputs(X_test, "X_test")
     algorithm = _check_algorithm(algorithm, len(X))
     networks, seed = check_networks(networks, LEAST_NETWORKS), check_seed(seed)
     for sigma in net.activations:
@@ -116,6 +117,14 @@ def train(
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
+
+
+def _refuse_masks(net: Network) -> None:
+    if any(isinstance(step, Dropout) for step in net.steps):
+        raise NoRule(
+            "net", "a network with Dropout, whose masks are drawn anew at every step of training",
+            "networks without it", "Take it out to train; `measure` draws networks with their masks.",
+        )  # fmt: skip
 
 
 def _check_steps(name: str, steps: Any) -> int:
