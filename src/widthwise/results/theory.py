@@ -23,6 +23,7 @@ from widthwise.memory import available_bytes, readable, require_layers, require_
 from widthwise.network import MLP, Network, Residual, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
+from widthwise.results.chunked import chunked_kernels
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import (
     CORRECTIONS,
@@ -54,6 +55,7 @@ def theory(
     tolerance: float = 1e-9,
     dtype: str = "float64",
     device: bool = False,
+    chunks: int | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """The network's kernels, and its corrections of order 1/width, on given inputs (theory §2 to §5).
@@ -61,7 +63,8 @@ def theory(
     Parameters
     ----------
     net : the network.
-    X : array (inputs, features).
+    X : array (inputs, features); for networks with positions (inputs, positions…, channels), where K and Theta of
+        layers that have positions are means over equal ones (theory §13).
     X2 : other inputs (inputs', features); then a, b run over X and X2, and only that rectangle is computed: of K and
         Theta, and of order=1 of whatever is asked for at pairs.
     order : 0 for the infinite-width kernels K and Theta; 1 for those and G1, H1, V, A, B, D, F, P, Q, R, S, T, U, and
@@ -80,6 +83,9 @@ def theory(
     dtype : "float64", or "float32" for half the memory and about six digits.
     device : leave K and Theta of order=0 as arrays of jax where it computes, which on an accelerator saves the way to
         the host; solve with them there (`jax.scipy.linalg`).
+    chunks : of order=0, for kernels larger than memory: arrays of Dask in blocks of so many inputs each way, which
+        nothing computes before they are asked for; `save` to a path that ends with ".zarr" writes them piece by piece,
+        on a cluster if a `distributed.Client` is there, and goes on where a run was ended.
     progress : draw a progress bar after two seconds; by default when standard error is a terminal.
 
     Returns
@@ -120,6 +126,11 @@ def theory(
     else:
         net = with_order_one(net, "theory(order=1)")
         names, missing = _names_that_exist(net, tensors, layers)
+    if chunks is not None:
+        if order == 1 or device:
+            raise InvalidInput("chunks", f"{chunks!r} with order={order}, device={device}", "order=0, device=False")
+        other = None if X2 is None else net.check_inputs(X2, "X2")
+        return chunked_kernels(net, X, other, names, layers, number, chunks)
     two = _at_pairs(net, X, X2, names, layers, inputs, number, tolerance, progress) if order == 1 else None
     if two is not None:
         return _labelled_pairs(net, two, names, inputs, number, missing, max(10.0 * tolerance, NOTABLE_ERROR))
