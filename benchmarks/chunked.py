@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -27,7 +28,7 @@ def main() -> None:
     net = ww.MLP([32, 512, 512, 1], "relu", C_W=2.0)
     X = np.random.default_rng(0).normal(size=(chosen.inputs, 32))
     with LocalCluster(n_workers=2, threads_per_worker=1, memory_limit="4GB") as cluster, Client(cluster) as client:
-        pids = client.run(os.getpid)
+        pids: Any = client.run(os.getpid)
         peaks: list[float] = []
 
         def watch() -> None:

@@ -42,16 +42,18 @@ def chunked_kernels(
     kept = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     block = delayed(partial(_block, net, names, last_only, number), pure=True)
     down, across = (range(0, len(rows), side) for rows in (X, others))
+    # every part of the inputs travels once, whatever blocks read it
+    first, second = ([delayed(rows[at : at + side], pure=True) for at in starts] for rows, starts in
+                     ((X, down), (others, across)))  # fmt: skip
     grid: list[list[Any]] = [[None] * len(across) for _ in down]
     for i, row in enumerate(down):
         for j, column in enumerate(across):
             if X2 is None and j < i:
                 grid[i][j] = array.swapaxes(grid[j][i], 2, 3)
                 continue
-            a = X[row : row + side]
-            b = None if X2 is None and i == j else others[column : column + side]
-            shape = (len(names), len(kept), len(a), len(a if b is None else b))
-            grid[i][j] = array.from_delayed(block(a, b), shape, number)
+            own = X2 is None and i == j
+            shape = (len(names), len(kept), min(side, len(X) - row), min(side, len(others) - column))
+            grid[i][j] = array.from_delayed(block(first[i], None if own else second[j]), shape, number)
     whole = array.block([[grid[i][j] for j in range(len(across))] for i in range(len(down))])
     variables = {name: (("layer", "a", "b"), whole[place]) for place, name in enumerate(names)}
     details = {"kind": "theory", "order": 0, "route": "blocks", "symmetric": int(X2 is None), "chunks": side}
