@@ -44,7 +44,7 @@ MANY_INPUTS = {"cpu": 400, "gpu": 4096}
 #: Entries of squares that numpy computes sooner than a compiled program: up to 109 inputs.
 SMALL_SQUARE = 12_000
 #: Pairs of sites in a tile of images: what suits the caches with closed forms, and calls for every position without.
-SITE_ENTRIES = {"cpu": (1 << 19, 1 << 22), "gpu": (1 << 27, 1 << 27)}
+SITE_ENTRIES = {"cpu": (1 << 17, 1 << 21), "gpu": (1 << 27, 1 << 27)}
 #: Pairs of sites that are left to numpy.
 MOST_PLAIN_SITES = 1 << 16
 #: Arrays as large as a tile that are held while it flows through a layer.
