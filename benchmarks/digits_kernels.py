@@ -6,6 +6,7 @@ Few training images, the rest of the images for testing are drawn once; means ov
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -44,7 +45,7 @@ def networks() -> dict[str, ww.Network]:
 
 def accuracies(most: int, tests: int, splits: int, seed: int = 0) -> dict[str, dict[int, list[float]]]:
     """Network → training images → accuracy of each split, with Theta."""
-    data = load_digits()
+    data: Any = load_digits()
     images, targets = data.images[..., None] / 16.0 - 0.3, np.eye(10)[data.target] - 0.1
     found: dict[str, dict[int, list[float]]] = {name: {} for name in networks()}
     for split in range(splits):

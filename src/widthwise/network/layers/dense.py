@@ -33,10 +33,10 @@ class Dense(WeightLayer):
 
     inputs: int = width()
     outputs: int = width()
-    C_b: float = number(0.0)
-    C_W: float = number(1.0)
-    lambda_b: float = number(1.0)
-    lambda_W: float = number(1.0)
+    C_b: float = number(default=0.0)
+    C_W: float = number(default=1.0)
+    lambda_b: float = number(default=1.0)
+    lambda_W: float = number(default=1.0)
 
     numbered: ClassVar[bool] = True
     no_order_one: ClassVar[str] = ""
