@@ -32,7 +32,7 @@ def run_one(method: str, count: int, activation: str) -> None:
     before, start = peak_mb(), time.perf_counter()
     found = ww.posterior(net, X, y, tests, order=1, noise=0.1, method=method)
     seconds = time.perf_counter() - start
-    values = {name: np.ravel(found[name]).tolist() for name in found if name.removesuffix("_se") in NAMES}
+    values = {name: np.ravel(found[name]).tolist() for name in map(str, found) if name.removesuffix("_se") in NAMES}
     print(json.dumps({"seconds": seconds, "MB": peak_mb() - before, **values}))
 
 

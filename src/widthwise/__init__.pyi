@@ -7,6 +7,7 @@ from widthwise import gaussian as gaussian
 from widthwise import plots as plots
 from widthwise import readers as readers
 from widthwise import special as special
+from widthwise import stax as stax
 from widthwise.activations import activation as activation
 from widthwise.comparison import Comparison as Comparison
 from widthwise.comparison import compare as compare
@@ -39,7 +40,14 @@ from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam
 from widthwise.network import Affine as Affine
+from widthwise.network import Attention as Attention
+from widthwise.network import AvgPool as AvgPool
+from widthwise.network import Conv as Conv
 from widthwise.network import Dense as Dense
+from widthwise.network import Dropout as Dropout
+from widthwise.network import Flatten as Flatten
+from widthwise.network import GlobalAvgPool as GlobalAvgPool
+from widthwise.network import GlobalSumPool as GlobalSumPool
 from widthwise.network import GradientDescent as GradientDescent
 from widthwise.network import GradientFlow as GradientFlow
 from widthwise.network import LayerNorm as LayerNorm
@@ -47,9 +55,11 @@ from widthwise.network import Momentum as Momentum
 from widthwise.network import Network as Network
 from widthwise.network import NewtonStep as NewtonStep
 from widthwise.network import NormMLP as NormMLP
+from widthwise.network import Parallel as Parallel
 from widthwise.network import Residual as Residual
 from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
+from widthwise.network import SumPool as SumPool
 from widthwise.network import schedule as schedule
 from widthwise.readers.audit.audit import Audit as Audit
 from widthwise.readers.audit.audit import audit as audit

@@ -14,7 +14,7 @@ from widthwise.errors import MissingPackage
 EXTRAS = {
     "plots": ("matplotlib",),
     "explorer": ("matplotlib", "panel", "bokeh"),
-    "distributed": ("dask", "distributed"),
+    "distributed": ("dask", "distributed", "zarr"),
     "readers": ("sklearn", "optax", "equinox", "flax", "matfree"),
     "torch": ("torch",),
     "labs": ("matplotlib", "sklearn", "optax", "diffrax", "matfree", "mpmath"),

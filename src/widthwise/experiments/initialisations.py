@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from widthwise.decompositions import one_by_one
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.network import Dense, Network
+from widthwise.network import Network, WeightLayer
 
 #: Where the normal distribution is cut, in its own standard deviations, and the deviation of what is left.
 CUT = 2.0
@@ -102,7 +102,7 @@ def check_initialisation(net: Network, initialisation: Any) -> tuple[str, ...]:
     >>> check_initialisation(MLP([2, 8, 1], "tanh"), "uniform")
     ('uniform', 'uniform')
     """
-    count = sum(isinstance(step, Dense) for step in net.steps)
+    count = sum(isinstance(step, WeightLayer) for step in net.steps)
     if isinstance(initialisation, str):
         names = (initialisation,) * count
     elif isinstance(initialisation, list | tuple) and len(initialisation) == count:

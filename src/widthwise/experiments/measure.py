@@ -24,7 +24,7 @@ from widthwise.network import (
     Dense,
     Network,
     Residual,
-    check_inputs,
+    WeightLayer,
     check_integer,
     check_networks,
     check_seed,
@@ -91,7 +91,7 @@ def measure(
     True
     """
     net = simplified(net)
-    X = check_inputs(X, net.widths[0])
+    X = net.check_inputs(X)
     networks, seed = check_networks(networks), check_seed(seed)
     batch = None if batch is None else check_integer("batch", batch, 1)
     names, drawn = _statistic_names(net, statistics), check_initialisation(net, initialisation)
@@ -199,7 +199,7 @@ def _part_of(net: Network, X: np.ndarray, names: Sequence[str], seed: int, initi
         )  # fmt: skip
     # something to count networks by where no tensor fluctuates
     counted = kernels if kernels or tensors else ("K",)
-    drawn = initialisation[: sum(isinstance(step, Dense) for step in net.steps)]
+    drawn = initialisation[: sum(isinstance(step, WeightLayer) for step in net.steps)]
     return Part(net, seed, counted, tensors, reference(net, X) if tensors else None, drawn)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, check_networks, check_seed, check_targets
+from widthwise.network import Network, check_networks, check_seed, check_targets
 from widthwise.network.layered import parameter_count
 
 _DRAWN_AT_ONCE = 64
@@ -24,7 +24,7 @@ def sample_outputs(net: Network, X, networks: int = 1000, seed: int = 0) -> np.n
     >>> sample_outputs(MLP([2, 8, 3], "tanh"), [[1.0, 0.5]], networks=5).shape
     (5, 1, 3)
     """
-    X = jnp.asarray(check_inputs(X, net.widths[0]))
+    X = jnp.asarray(net.check_inputs(X))
     networks, seed = check_networks(networks, 1), check_seed(seed)
     require_memory(
         16 * networks * len(X) * net.widths[-1] + 16 * _DRAWN_AT_ONCE * parameter_count(net),
@@ -54,9 +54,9 @@ def descent_paths(
     >>> paths.shape, bool(abs(paths[:, 1] - 0.5).max() < 1e-3)
     ((4, 2, 1, 1), True)
     """
-    X = check_inputs(X, net.widths[0])
+    X = net.check_inputs(X)
     y = jnp.asarray(check_targets(y, len(X), net.widths[-1]).T)
-    X_test = jnp.asarray(check_inputs(X_test, net.widths[0], "X_test"))
+    X_test = jnp.asarray(net.check_inputs(X_test, "X_test"))
     gaps = jnp.asarray(np.diff(np.asarray(steps, int), prepend=0))
     networks, seed = check_networks(networks, 1), check_seed(seed)
     require_memory(

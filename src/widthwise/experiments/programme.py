@@ -22,7 +22,7 @@ from widthwise.experiments.reference import Reference
 from widthwise.experiments.sampler import on_device, output_kernel, tangent_kernel
 from widthwise.experiments.tally import Chunk, Sums, Tally, finite_networks, went_wrong
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Dense, Network
+from widthwise.network import MLP, Network, WeightLayer
 from widthwise.network.layered import parameter_count
 from widthwise.quick_programs import quickly_compiled
 from widthwise.tensors import TENSORS
@@ -48,13 +48,17 @@ class Part:
     reference: Reference | None
     initialisation: tuple[str, ...]
 
-    def cost(self, inputs: int) -> tuple[float, float]:
+    def cost(self, inputs: int, positions: int = 1) -> tuple[float, float]:
         """Numbers held for one network, and operations spent on it; to within a few times."""
         net, order = self.net, max((TENSORS[name].derivatives for name in self.tensors), default=-1)
         parameters, neurons = parameter_count(net), sum(net.widths[1:])
         outputs = net.widths[-1] if "Theta" in self.kernels else 1
         held = parameters + neurons * inputs * outputs
         spent = parameters * inputs * (1 + outputs)
+        if positions > 1:  # windows stand beside the activations, and gradients of every input beside the parameters
+            window = max(step.fan_in / step.inputs for step in net.steps if isinstance(step, WeightLayer))
+            held += (1 + window) * positions * neurons * inputs * outputs + parameters * inputs
+            spent *= positions
         if order >= 0:
             held += 16 * neurons * inputs**2
             spent += 8 * (parameters + 64 * neurons) * inputs**2
@@ -64,8 +68,8 @@ class Part:
         if order >= 0 and not isinstance(net, MLP):  # Jacobians of all rows, and Hessians along some
             held += (6 * inputs**2 + inputs) * parameters
             spent += 64 * parameters * inputs**3
-        dense = (step for step in net.steps if isinstance(step, Dense))
-        sizes = ((step.inputs, step.outputs, name) for step, name in zip(dense, self.initialisation, strict=True))
+        dense = (step for step in net.steps if isinstance(step, WeightLayer))
+        sizes = ((step.fan_in, step.outputs, name) for step, name in zip(dense, self.initialisation, strict=True))
         spent += sum(8 * a * b * min(a, b) for a, b, name in sizes if name == "orthogonal")
         return held, spent * (1 if order < 3 else inputs)
 
@@ -102,7 +106,8 @@ class Programme:
 
     @classmethod
     def of(cls, parts: tuple[Part, ...], X: np.ndarray, batch: int | None) -> Programme:
-        held, spent = (max(costs) for costs in zip(*(part.cost(len(X)) for part in parts), strict=True))
+        positions = int(np.prod(X.shape[1:-1]))
+        held, spent = (max(costs) for costs in zip(*(part.cost(len(X), positions) for part in parts), strict=True))
         fitting = power_of_two(by_device(BATCH_NUMBERS) / held, 1, by_device({"cpu": 64, "gpu": 4096}))
         require_networks(batch or fitting, 8 * held, max((part.net for part in parts), key=parameter_count), len(X))
         return cls(parts, X, batch or fitting, power_of_two(CHUNK_OPERATIONS / spent, max(64, fitting), 4096))

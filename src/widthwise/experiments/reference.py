@@ -10,6 +10,8 @@ import numpy as np
 from widthwise.activations import Activation
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import generic_pair, pair_matrix
+from widthwise.gaussian.sites import raw_kernel, sites_of
+from widthwise.memory import require_memory
 from widthwise.network import Network
 
 #: Inputs whose remaining variance is below this fraction count as parallel.
@@ -100,6 +102,45 @@ def _pair_mean(K: np.ndarray, activation: Activation, p: int, independent: bool 
     return generic_pair(activation, p, p, first, 0.0 * first, second).value.reshape(K.shape)
 
 
+def _of_rows(net: Network, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """K and Θ on (a, b) behind every layer."""
+    K, Theta, kernels, kept = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), [], Kept()
+    for block in net.blocks:
+        for step in block:
+            variance = np.diag(K)
+            mean = partial(_pair_mean, K)
+            K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, kept))
+        kernels.append((K, Theta))
+    return kernels
+
+
+def _of_images(net: Network, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The same where inputs have positions: means over equal ones (theory §13), all inputs and positions at once."""
+    sites = sites_of(net.steps, net.shapes(X.shape[1:-1]))
+    largest = max(one.entries for one in sites) * len(X) ** 2
+    require_memory(96 * largest, f"kernels between all positions of {len(X)} inputs", "Take fewer inputs.")
+    K = raw_kernel(X, X, sites[0])
+    Theta, kernels, kept, place = np.zeros_like(K), [], Kept(), 0
+    for block in net.blocks:
+        for step in block:
+            here, behind = sites[place : place + 2]
+            variance = np.diagonal(here.equal_positions(K), axis1=-2, axis2=-1)
+            first, second = here.of_first(variance[..., :, None]), here.of_second(variance[..., None, :])
+            own = np.diagonal(K, axis1=-2, axis2=-1)
+            mean = partial(_site_mean, first, K, second)
+            pair = Pair(first, K, second, Theta, mean, kept, here, behind, own=(own, own))
+            K, Theta = (behind.wanted(np.asarray(kernel), 2) for kernel in kernel_rule(step, pair))
+            place += 1
+        kernels.append((sites[place].mean(K), sites[place].mean(Theta)))
+    return kernels
+
+
+def _site_mean(first, K: np.ndarray, second, activation: Activation, p: int, independent: bool = False) -> np.ndarray:
+    """⟨σ^(p) σ^(p)⟩ between sites, or the product of the means."""
+    both = np.broadcast_arrays(first, 0.0 * K if independent else K, second)
+    return generic_pair(activation, p, p, *(one.ravel() for one in both)).value.reshape(K.shape)
+
+
 def reference(net: Network, X: np.ndarray) -> Reference:
     """K and Θ of every layer (theory §2).
 
@@ -110,13 +151,7 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     ([4.0, 4.0, 4.0], [3.0, 6.0, 9.0])
     """
     a, b = pairs(len(X))
-    K, Theta, kernels, kept = (X @ X.T) / net.widths[0], np.zeros((len(X), len(X))), [], Kept()
-    for block in net.blocks:
-        for step in block:
-            variance = np.diag(K)
-            mean = partial(_pair_mean, K)
-            K, Theta = kernel_rule(step, Pair(variance[:, None], K, variance[None, :], Theta, mean, kept))
-        kernels.append((K, Theta))
+    kernels = _of_images(net, X) if X.ndim > 2 else _of_rows(net, X)
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])
     K, Theta = (np.stack([kernel[a, b] for kernel in column]) for column in zip(*kernels, strict=True))
     return Reference(K, Theta, roots)

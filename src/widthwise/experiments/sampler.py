@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on, with_variances
-from widthwise.network import Dense, Elementwise, Layer, Network
+from widthwise.network import Dense, Elementwise, Layer, Network, WeightLayer
 from widthwise.network.layered import parameter_count
-from widthwise.network.layers.base import Signal
 from widthwise.network.layers.normalisation import Normalisation
 
 #: One entry for each layer that has parameters.
@@ -37,7 +36,8 @@ def with_parameters(net: Network) -> list[Layer]:
 @lru_cache(maxsize=64)
 def drawn_alike(net: Network) -> Network:
     """A network with the same parameters whose program for drawing them serves other activations; see `on_device`."""
-    return on_device(Network([layer for layer in net.layers if not isinstance(layer, Elementwise | Normalisation)]))
+    kept = [layer for layer in net.layers if not isinstance(layer, Elementwise | Normalisation)]
+    return on_device(Network(kept) if net.positions == 0 else net)
 
 
 @lru_cache(maxsize=64)
@@ -54,22 +54,21 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     >>> [int(row) for row in (layers[0].W != 0).sum(axis=1)]
     [1, 1, 1, 1, 1, 1, 1, 1]
     """
-    names, parameters, signal = iter(initialisation or ()), [], Signal(None, gaussian=False)
+    names, parameters = iter(initialisation or ()), []
     # one call for the numbers of all layers, since each takes a tenth of a second to compile; layers of other
     # initialisations do not use theirs
     normal = jax.random.normal(key, (parameter_count(net),))
-    for position, step in enumerate(net.steps):
-        if isinstance(step, Dense):
-            size = step.inputs * step.outputs
+    for position, (step, signal) in enumerate(zip(net.steps, net.step_signals, strict=True)):
+        if isinstance(step, WeightLayer):
+            size = step.fan_in * step.outputs
             W, b, normal = jnp.split(normal, (size, size + step.outputs))
             name = next(names, "gaussian")
             if name == "gaussian":
-                parameters.append(with_variances(step, W.reshape(step.outputs, step.inputs), b))
+                parameters.append(with_variances(step, W.reshape(step.outputs, step.fan_in), b))
             else:
                 parameters.append(draw(step, _layer_keys(key, position), signal.width, name))
         elif has_parameters(step):
             parameters.append(draw(step, _layer_keys(key, position), signal.width, "gaussian"))
-        signal = step.outgoing(signal)
     return parameters
 
 
@@ -83,7 +82,7 @@ def forward(net: Network, parameters: Parameters, X) -> tuple[list[jax.Array], l
 
 
 def output_rows(net: Network, parameters: Parameters, X) -> jax.Array:
-    """z, one row per input."""
+    """z, one row per input; outputs at all positions in a row where there are any."""
     return _forward_with_nudges(net, parameters, X, [0.0] * len(parameters))[0]
 
 
@@ -99,7 +98,7 @@ def _forward_with_nudges(net: Network, parameters: Parameters, X, nudges: list):
             outgoing.append(s)
         else:
             s = pass_on(step, None, s, branches)
-    return s, (incoming, outgoing)
+    return s.reshape(len(s), -1), (incoming, outgoing)
 
 
 def backward(net: Network, parameters: Parameters, X):
@@ -118,8 +117,11 @@ def backward(net: Network, parameters: Parameters, X):
 
 
 def output_kernel(net: Network, parameters: Parameters, X):
-    """Ĝ of a network that ends with a dense layer, else the mean of z z over outputs, which has the same mean."""
-    if isinstance(net.layers[-1], Dense):
+    """Ĝ of a network that ends with a dense layer, else the mean of z z over outputs, which has the same mean.
+
+    Outputs at equal positions count, and are averaged over.
+    """
+    if isinstance(net.layers[-1], Dense) and net.signals[-1].positions in (None, 0):
         return conditional_kernel(net, forward(net, parameters, X)[0])
     z = output_rows(net, parameters, X)
     return z @ z.T / z.shape[1]

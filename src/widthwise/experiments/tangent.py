@@ -57,7 +57,7 @@ def push(at: Tangent, move: Parameters) -> jax.Array:
     total = jnp.zeros_like(at.z)
     for layer, own, s, delta, step in zip(*at[1:], move, strict=True):
         change = jax.jvp(lambda p, layer=layer, s=s: apply(layer, p, s), (own,), (step,))[1]
-        total = total + jnp.einsum("ian,an->ia", delta, change)
+        total = total + jnp.einsum("ia...,a...->ia", delta, change)
     return total
 
 
@@ -65,7 +65,7 @@ def pull(net: Network, at: Tangent, error) -> Parameters:
     """λJᵀ·error, error (i, a)."""
     found = []
     for layer, own, s, delta in zip(*at[1:], strict=True):
-        back = jnp.einsum("ian,ia->an", delta, error)
+        back = jnp.einsum("ia...,ia->a...", delta, error)
         found.append(jax.vjp(lambda p, layer=layer, s=s: apply(layer, p, s), own)[1](back)[0])
     return scaled(net, found)
 

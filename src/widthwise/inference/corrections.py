@@ -19,7 +19,7 @@ from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_exis
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.inference.linear_training import LinearAlgorithm, decay_of
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Adam, Dense, GradientFlow, Network, check_inputs, check_network, check_targets
+from widthwise.network import MLP, Adam, Dense, GradientFlow, Network, check_network, check_targets
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
@@ -197,9 +197,9 @@ def warn_if_large(net: Network, what: str, leading: float, correction: float, sc
 
 
 def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    features, outputs = check_network(net).widths[0], net.widths[-1]
-    X = check_inputs(X_train, features, "X_train")
-    y, tests = check_targets(y_train, len(X), outputs), check_inputs(X_test, features, "X_test")
+    outputs = check_network(net).widths[-1]
+    X = net.check_inputs(X_train, "X_train")
+    y, tests = check_targets(y_train, len(X), outputs), net.check_inputs(X_test, "X_test")
     # the kernel of the test inputs, their covariance, and that by outputs
     of_a_pair = 8 * (2 + outputs**2)
     require_memory(

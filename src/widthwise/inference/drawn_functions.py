@@ -15,7 +15,7 @@ from widthwise.inference import corrections
 from widthwise.inference.posterior import condition_prior
 from widthwise.inference.random_kernel import RandomKernel, effective_number, resampled
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, check_integer, check_network, check_seed
+from widthwise.network import Network, check_integer, check_network, check_seed
 
 #: Kernels that are drawn for each function of the posterior, from which those that fit the data are chosen.
 CANDIDATES, LEAST_CANDIDATES = 8, 1000
@@ -40,7 +40,7 @@ def sample_prior(
     """
     draws = _renamed(draws, samples)
     net = corrections.network_for(order, check_network(net))
-    X = check_inputs(X, net.widths[0])
+    X = net.check_inputs(X)
     rng = _random_numbers(draws, seed, net.widths[-1] * len(X))
     if order == 0:
         K = kernel_flow(net, X, with_theta=False, last_only=True).K[0]

@@ -38,7 +38,6 @@ from widthwise.network import (
     MLP,
     Network,
     NewtonStep,
-    check_inputs,
     check_integer,
     check_network,
     check_seed,
@@ -232,7 +231,7 @@ def max_learning_rate(net: Network, X_train: Any) -> float:
     >>> round(ww.max_learning_rate(net, [[1.0]]), 6)
     0.5
     """
-    X = check_inputs(X_train, check_network(net).widths[0], "X_train")
+    X = check_network(net).check_inputs(X_train, "X_train")
     return largest_stable_step(net, X)
 
 

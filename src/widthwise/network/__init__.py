@@ -1,12 +1,17 @@
 """Networks made of layers, their hyperparameters, the conventions people know them by, and training algorithms."""
 
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
-from widthwise.network.layered import Network, check_network
+from widthwise.network.layered import Network, Stack, check_network
 from widthwise.network.layers.affine import Affine
+from widthwise.network.layers.attention import Attention
 from widthwise.network.layers.base import Layer, layer_kind, number, width
-from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.conv import Conv
+from widthwise.network.layers.dense import Dense, WeightLayer
+from widthwise.network.layers.dropout import Dropout
 from widthwise.network.layers.elementwise import Elementwise
 from widthwise.network.layers.normalisation import LayerNorm, RMSNorm
+from widthwise.network.layers.parallel import Parallel
+from widthwise.network.layers.pooling import AvgPool, Flatten, GlobalAvgPool, GlobalSumPool, SumPool
 from widthwise.network.layers.residual import Residual
 from widthwise.network.mlp import (
     MLP,
@@ -38,8 +43,15 @@ __all__ = [
     "SGD",
     "Adam",
     "Affine",
+    "Attention",
+    "AvgPool",
+    "Conv",
     "Dense",
+    "Dropout",
     "Elementwise",
+    "Flatten",
+    "GlobalAvgPool",
+    "GlobalSumPool",
     "GradientDescent",
     "GradientFlow",
     "Layer",
@@ -48,10 +60,14 @@ __all__ = [
     "Network",
     "NewtonStep",
     "NormMLP",
+    "Parallel",
     "RMSNorm",
     "ResMLP",
     "Residual",
     "Schedule",
+    "Stack",
+    "SumPool",
+    "WeightLayer",
     "check_inputs",
     "check_integer",
     "check_network",

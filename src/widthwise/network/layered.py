@@ -14,10 +14,15 @@ from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.affine import Affine
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized, role_fields
-from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.dense import WeightLayer
 from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
 from widthwise.network.layers.normalisation import Normalisation
-from widthwise.network.layers.residual import Residual
+from widthwise.network.layers.parallel import Merge, Switch
+from widthwise.network.layers.pooling import Collapse
+from widthwise.network.layers.residual import Fork, Join, Residual
+from widthwise.network.layers.windows import Windowed
+from widthwise.network.positions import check_images, fitted, shapes_of
+from widthwise.network.validation import check_inputs, real_array
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,6 +47,10 @@ class Network:
 
     #: Of a plain network without hidden layers: the activation that nothing uses.
     unread: ClassVar[Activation | None] = None
+    #: Whether the last layer may be one behind which kernels are not reported otherwise.
+    ends_anywhere: ClassVar[bool] = False
+    #: Whether covariances between different positions are wanted behind the last layer.
+    crossed_at_the_end: ClassVar[bool] = False
 
     def __init__(self, layers: Sequence[Layer | str | Callable | Activation]):
         if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
@@ -53,7 +62,7 @@ class Network:
         object.__setattr__(self, "layers", given)
         *_, last = self.signals
         _ = self.blocks
-        if not given[-1].numbered:
+        if not given[-1].numbered and not self.ends_anywhere:
             raise InvalidInput(
                 f"layers[{len(given) - 1}]",
                 f"{given[-1]!r} at the end, with {last.width} features that nothing reads",
@@ -69,26 +78,52 @@ class Network:
                 signals.append(layer.outgoing(signals[-1]))
             except Misfit as misfit:
                 raise InvalidInput(f"layers[{position}]", *misfit.args) from None
-            if signals[-1].width is None:
+            if signals[-1].width is None and not layer.on_raw_inputs:
                 raise InvalidInput(f"layers[{position}]", f"{layer!r} on the raw inputs", "a Dense layer first")
         return tuple(signals)
 
     @cached_property
     def numbered(self) -> tuple[int, ...]:
         """Positions in `layers` behind which K and Θ are reported: layers 1, …, L of theory §1."""
-        return tuple(position for position, layer in enumerate(self.layers) if layer.numbered)
+        last = len(self.layers) - 1
+        return tuple(
+            position for position, layer in enumerate(self.layers)
+            if layer.numbered or (self.ends_anywhere and position == last)
+        )  # fmt: skip
 
     @cached_property
     def blocks(self) -> tuple[tuple[Layer, ...], ...]:
         """All steps in a row, cut behind each layer that is reported."""
         ends = [0, *(position + 1 for position in self.numbered)]
-        layers = (self.layers[start:stop] for start, stop in pairwise(ends))
-        return tuple(_with_means_off([step for layer in some for step in layer.steps]) for some in layers)
+        steps = [layer.steps_on(signal) for layer, signal in zip(self.layers, self.signals, strict=False)]
+        return tuple(
+            _with_means_off([step for some in steps[start:stop] for step in some]) for start, stop in pairwise(ends)
+        )
 
     @cached_property
     def steps(self) -> tuple[Layer, ...]:
         """What is done to a signal, one after the other; layers within layers stand in the same row."""
         return tuple(step for block in self.blocks for step in block)
+
+    @cached_property
+    def step_signals(self) -> tuple[Signal, ...]:
+        """What comes into each step."""
+        found: list[Signal] = []
+        signal, forks = Signal(None, gaussian=False), []
+        for step in self.steps:
+            found.append(signal)
+            if isinstance(step, Fork):
+                forks.append(signal)
+            elif isinstance(step, Switch):
+                signal = signal if step.last else forks[-1]
+            elif isinstance(step, Merge):
+                forks.pop()
+                signal = step.behind or signal
+            elif isinstance(step, Join):
+                forks.pop()
+            else:
+                signal = step.outgoing(signal)
+        return tuple(found)
 
     @property
     def depth(self) -> int:
@@ -99,7 +134,40 @@ class Network:
     def widths(self) -> tuple[int, ...]:
         """n_0, …, n_L: features of the inputs, then neurons of layers 1, …, L."""
         behind = (self.signals[position + 1].width for position in self.numbered)
-        return (self.layers[0].inputs, *behind)  # pyright: ignore[reportReturnType, reportAttributeAccessIssue]
+        first = next((step.inputs for step in self.steps if isinstance(step, WeightLayer)), 0)
+        return (getattr(self.layers[0], "inputs", first), *behind)  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def positions(self) -> int | None:
+        """Dimensions of positions that inputs have: 0 for plain features, None for any number from one on."""
+        for step in self.steps:
+            if isinstance(step, Windowed):
+                return len(step.window)
+            if isinstance(step, Collapse) or step.reads_all_positions:
+                return None
+        return 0
+
+    def shapes(self, shape: tuple[int, ...], argument: str = "X") -> tuple[tuple[int, ...], ...]:
+        """Positions at the entrance of each step and behind the last, for inputs with these; a refusal by layer.
+
+        >>> from widthwise.network import Conv, Dense, Flatten
+        >>> net = Network([Conv(3, 8, (3, 3), padding="VALID"), "relu", Flatten(), Dense(288, 1)])
+        >>> net.shapes((8, 8))
+        ((8, 8), (6, 6), (6, 6), (), ())
+        """
+        return shapes_of(self, shape, argument)
+
+    def check_inputs(self, X: object, name: str = "X") -> Any:
+        """X as a float64 array (inputs, features), or (inputs, positions…, channels) where the network has positions.
+
+        >>> from widthwise.network import Conv, Dense, GlobalAvgPool
+        >>> net = Network([Conv(1, 8, (3, 3)), "relu", GlobalAvgPool(), Dense(8, 1)])
+        >>> net.check_inputs([[[[1], [2]], [[3], [4]]]]).shape
+        (1, 2, 2, 1)
+        """
+        if self.positions == 0:
+            return check_inputs(X, self.widths[0], name)
+        return check_images(self, real_array(X, name), name)
 
     @property
     def n(self) -> int:
@@ -119,7 +187,7 @@ class Network:
         (2, 8, 4)
         """
         *below, last = self.layers[: self.numbered[layer - 1] + 1]
-        if outputs is not None and isinstance(last, Dense):  # a stream keeps its width
+        if outputs is not None and isinstance(last, WeightLayer):  # a stream keeps its width
             last = replace(last, outputs=outputs)
         return Network([*below, last])
 
@@ -130,18 +198,30 @@ class Network:
         >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).with_width(16).widths
         (2, 32, 16, 1)
         """
-        first, *middle, last = (resized(layer, width / self.n) for layer in self.layers)
+        first, *middle, last = self._refitted([resized(layer, width / self.n) for layer in self.layers])
         if not middle and not isinstance(last, Residual):
             return self
-        first = replace(first, inputs=self.widths[0])  # pyright: ignore[reportCallIssue]
+        if self.positions == 0:
+            first = replace(first, inputs=self.widths[0])  # pyright: ignore[reportCallIssue]
         if not isinstance(last, Residual):  # a stream keeps the width of what comes into it
             last = replace(last, outputs=self.widths[-1])  # pyright: ignore[reportCallIssue]
         return Network([first, *middle, last])
 
+    def _refitted(self, layers: list[Layer]) -> list[Layer]:
+        """Layers with other widths, in which those on the inputs and behind Flatten read as many as there are."""
+        if self.positions == 0:
+            return layers
+        fresh, signal = [], self.signals[0]
+        for layer, own, before in zip(layers, self.layers, self.signals, strict=False):
+            layer = fitted(layer, own, signal.width, before)
+            fresh.append(layer)
+            signal = layer.outgoing(signal)
+        return fresh
+
     @property
     def learned(self) -> tuple[Layer, ...]:
         """Layers with parameters, in order, those within layers too: weights and biases, gains and shifts."""
-        return tuple(step for step in self.steps if isinstance(step, Dense | Affine))
+        return tuple(step for step in self.steps if isinstance(step, WeightLayer | Affine))
 
     def with_learned(self, layers: Iterable[Layer]) -> Network:
         """The network with other layers in place of `learned`, of the same kinds.
@@ -156,7 +236,13 @@ class Network:
         def renewed(layer: Layer) -> Layer:
             names = role_fields(type(layer), "layers")
             within = {name: [renewed(one) for one in getattr(layer, name)] for name in names}
-            return next(fresh) if isinstance(layer, Dense | Affine) else replace(layer, **within) if within else layer
+            return (
+                next(fresh)
+                if isinstance(layer, WeightLayer | Affine)
+                else replace(layer, **within)
+                if within
+                else layer
+            )
 
         return Network([renewed(layer) for layer in self.layers])
 
@@ -246,7 +332,7 @@ def _with_means_off(steps: list[Layer]) -> tuple[Layer, ...]:
     """Activations before a normalisation that takes off the mean are marked: theory takes it off ⟨σσ⟩."""
     marked, features = list(steps), False
     for place, (step, above) in enumerate(pairwise(steps)):
-        features = isinstance(step, Elementwise) or (features and not isinstance(step, Dense))
+        features = isinstance(step, Elementwise) or (features and not isinstance(step, WeightLayer))
         if features and isinstance(above, Normalisation) and above.centred:
             if not isinstance(step, Elementwise):
                 raise InvalidInput(
@@ -258,4 +344,14 @@ def _with_means_off(steps: list[Layer]) -> tuple[Layer, ...]:
 
 def parameter_count(net: Network) -> int:
     """How many weights and biases a network has; gains and shifts are few beside them."""
-    return sum(step.inputs * step.outputs + step.outputs for step in net.steps if isinstance(step, Dense))
+    return sum(step.fan_in * step.outputs + step.outputs for step in net.steps if isinstance(step, WeightLayer))
+
+
+class Stack(Network):
+    """Layers that may end anywhere: kernels are reported behind the last of them, whatever it is."""
+
+    ends_anywhere: ClassVar[bool] = True
+    crossed_at_the_end: ClassVar[bool] = True
+
+
+register_pytree(Stack, ["layers"])

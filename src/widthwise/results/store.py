@@ -8,11 +8,16 @@ from pathlib import Path
 import xarray as xr
 
 from widthwise.errors import InvalidInput
+from widthwise.extras import need
 from widthwise.files import check_path, replacing
+from widthwise.results.chunked import write_zarr
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """Write a Dataset to NetCDF 4. The file appears whole or not at all: it is written beside and then renamed.
+
+    A path that ends with ".zarr" makes a Zarr store: a Dataset of `theory(..., chunks=…)` is computed and written piece
+    by piece, and the same call goes on where a run was ended.
 
     >>> import tempfile, widthwise as ww
     >>> ds = ww.theory(ww.MLP([2, 8, 1], "relu", C_W=2.0), [[0.5, 1.0]], order=0)
@@ -22,6 +27,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(dataset, xr.Dataset):
         raise InvalidInput("dataset", repr(dataset), "an xarray.Dataset, as theory, measure, predict and train return")
+    if str(path).endswith(".zarr"):
+        return write_zarr(dataset, path)
     target = check_path("path", path, "the path of a NetCDF file to write")
     if not os.path.isdir(target.parent):
         raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
@@ -33,7 +40,10 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Read a Dataset written by `save`, into memory."""
+    """Read a Dataset written by `save`, into memory; a Zarr store is left on disk, as arrays of Dask."""
+    if str(path).endswith(".zarr"):
+        need("zarr", "distributed", "Zarr")
+        return xr.open_zarr(check_path("path", path, "the path of a Zarr store"), consolidated=False)
     source = check_path("path", path, "the path of a NetCDF file")
     if not os.path.isfile(source):
         raise InvalidInput("path", f"'{source}'", "an existing NetCDF file")

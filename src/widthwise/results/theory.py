@@ -20,9 +20,10 @@ from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.pair_flow import PairFlow, pair_flow
 from widthwise.flow.tensors.tensor_flow import READS, RULES, check_existence, finite_flow, required
 from widthwise.memory import available_bytes, readable, require_layers, require_memory
-from widthwise.network import MLP, Network, Residual, check_inputs, check_network, check_one_input, check_real
+from widthwise.network import MLP, Network, Residual, check_network, check_one_input, check_real
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.progress import DelayedProgress
+from widthwise.results.chunked import chunked_kernels
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import (
     CORRECTIONS,
@@ -54,6 +55,7 @@ def theory(
     tolerance: float = 1e-9,
     dtype: str = "float64",
     device: bool = False,
+    chunks: int | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """The network's kernels, and its corrections of order 1/width, on given inputs (theory §2 to §5).
@@ -61,7 +63,8 @@ def theory(
     Parameters
     ----------
     net : the network.
-    X : array (inputs, features).
+    X : array (inputs, features); for networks with positions (inputs, positions…, channels), where K and Theta of
+        layers that have positions are means over equal ones (theory §13).
     X2 : other inputs (inputs', features); then a, b run over X and X2, and only that rectangle is computed: of K and
         Theta, and of order=1 of whatever is asked for at pairs.
     order : 0 for the infinite-width kernels K and Theta; 1 for those and G1, H1, V, A, B, D, F, P, Q, R, S, T, U, and
@@ -80,6 +83,9 @@ def theory(
     dtype : "float64", or "float32" for half the memory and about six digits.
     device : leave K and Theta of order=0 as arrays of jax where it computes, which on an accelerator saves the way to
         the host; solve with them there (`jax.scipy.linalg`).
+    chunks : of order=0, for kernels larger than memory: arrays of Dask in blocks of so many inputs each way, which
+        nothing computes before they are asked for; `save` to a path that ends with ".zarr" writes them piece by piece,
+        on a cluster if a `distributed.Client` is there, and goes on where a run was ended.
     progress : draw a progress bar after two seconds; by default when standard error is a terminal.
 
     Returns
@@ -107,7 +113,7 @@ def theory(
     for argument, value, known in (("layers", layers, ("all", "last")), ("inputs", inputs, tuple(_PAIR_ENTRIES))):
         if not is_one_of(value, known):
             raise UnknownName.of(argument, value, known)
-    X, number = check_inputs(X, net.widths[0]), _number_type(dtype)
+    X, number = net.check_inputs(X), _number_type(dtype)
     if not isinstance(device, bool) or (device and order == 1):
         raise InvalidInput("device", f"{device!r} with order={order}", "True or False, with order=0")
     accuracy = f"a number from {_FINEST:g}, about the best that float64 can give, to 0.01"
@@ -120,6 +126,11 @@ def theory(
     else:
         net = with_order_one(net, "theory(order=1)")
         names, missing = _names_that_exist(net, tensors, layers)
+    if chunks is not None:
+        if order == 1 or device:
+            raise InvalidInput("chunks", f"{chunks!r} with order={order}, device={device}", "order=0, device=False")
+        other = None if X2 is None else net.check_inputs(X2, "X2")
+        return chunked_kernels(net, X, other, names, layers, number, chunks)
     two = _at_pairs(net, X, X2, names, layers, inputs, number, tolerance, progress) if order == 1 else None
     if two is not None:
         return _labelled_pairs(net, two, names, inputs, number, missing, max(10.0 * tolerance, NOTABLE_ERROR))
@@ -161,7 +172,7 @@ def _at_pairs(
             )
         _warn_of_narrow_layers(net)
         wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
-        X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
+        X2 = None if X2 is None else net.check_inputs(X2, "X2")
         with DelayedProgress("tensors at pairs of inputs", bar) as progress:
             flow = pair_flow(
                 net, X, X2, wanted, last_only=layers == "last", tolerance=tolerance, dtype=number, progress=progress
@@ -299,7 +310,7 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
 def _infinite(
     net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, device: bool, bar: bool | None
 ):  # fmt: skip
-    X2 = None if X2 is None else check_inputs(X2, net.widths[0], "X2")
+    X2 = None if X2 is None else net.check_inputs(X2, "X2")
     entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
     options = {
         "layers='last'": layers == "all" and net.depth > 1,

@@ -12,14 +12,14 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning
+from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning, NoRule
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Chunk, Sums
 from widthwise.experiments.training.ensemble import Ensemble
 from widthwise.experiments.training.output_cumulants import estimates
 from widthwise.memory import require_memory
-from widthwise.network import Network, check_inputs, simplified
+from widthwise.network import Dropout, Network, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.losses import Loss, check_loss, require_an_end
 from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
@@ -93,9 +93,10 @@ def train(
     (True, 0)
     """
     net = simplified(net)
-    X = check_inputs(X_train, net.widths[0], "X_train")
+    _refuse_masks(net)
+    X = net.check_inputs(X_train, "X_train")
     y = check_targets(y_train, len(X), net.widths[-1]).T
-    X_test = check_inputs(X_test, net.widths[0], "X_test")
+    X_test = net.check_inputs(X_test, "X_test")
     chosen = check_loss(loss, y.T)
     algorithm = _check_algorithm(algorithm, len(X), chosen)
     networks, seed = check_networks(networks, LEAST_NETWORKS), check_seed(seed)
@@ -115,6 +116,14 @@ def train(
     (sums,), interrupted = accumulate(ensemble, networks, engine, checkpoint, progress, "train")
     attrs = _training_report(ensemble, sums, networks)
     return _dataset(ensemble, sums, attrs | {"interrupted": int(interrupted)})
+
+
+def _refuse_masks(net: Network) -> None:
+    if any(isinstance(step, Dropout) for step in net.steps):
+        raise NoRule(
+            "net", "a network with Dropout, whose masks are drawn anew at every step of training",
+            "networks without it", "Take it out to train; `measure` draws networks with their masks.",
+        )  # fmt: skip
 
 
 def _check_steps(name: str, steps: Any) -> int:

@@ -12,11 +12,10 @@ depths; what is small is left to numpy. On an accelerator tiles are large, and s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +24,17 @@ import numpy as np
 from widthwise.activations import Activation, require_derivatives
 from widthwise.activations.closed_forms import by_gain
 from widthwise.blas_threads import with_one_blas_thread
-from widthwise.devices import by_device, on_accelerator, on_all_cores
+from widthwise.devices import by_device, library, on_accelerator, power_of_two, usable_cores
 from widthwise.errors import NotDifferentiable
 from widthwise.flow.kernels.pair_series import LayerSeries
-from widthwise.flow.kernels.variances import LARGEST_KERNEL, Diagonal, diagonal_flow
+from widthwise.flow.kernels.tiles import Cut, OnDevice, OnHost, sides_of
+from widthwise.flow.kernels.variances import LARGEST_KERNEL, Diagonal, diagonal_flow, network_sites
 from widthwise.gaussian.hermite import MOST_PLAIN, SHORT_SERIES
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import closed_pair
+from widthwise.gaussian.sites import NO_POSITIONS, Sites, largest_entries, raw_kernel
 from widthwise.memory import require_device_memory, require_memory
-from widthwise.network import MLP, PER_LAYER, Affine, Elementwise, Network
+from widthwise.network import MLP, PER_LAYER, Affine, Dropout, Elementwise, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
 
@@ -42,8 +43,12 @@ SIDES = {"cpu": (16, 32, 64, 128, 256), "gpu": (256, 1024, 4096)}
 MANY_INPUTS = {"cpu": 400, "gpu": 4096}
 #: Entries of squares that numpy computes sooner than a compiled program: up to 109 inputs.
 SMALL_SQUARE = 12_000
-#: Tiles that are brought from an accelerator at a time.
-FETCHED_TOGETHER = 4
+#: Pairs of sites in a tile of images: what suits the caches with closed forms, and calls for every position without.
+SITE_ENTRIES = {"cpu": (1 << 17, 1 << 21), "gpu": (1 << 27, 1 << 27)}
+#: Pairs of sites that are left to numpy.
+MOST_PLAIN_SITES = 1 << 16
+#: Arrays as large as a tile that are held while it flows through a layer.
+HELD_BY_A_TILE = 12
 
 
 @jax.tree_util.register_dataclass
@@ -85,20 +90,36 @@ def _read_by(block: tuple[Layer, ...]) -> list[Activation]:
 MeansOfSteps = Callable[..., Any]
 
 
-def through_block(block: tuple[Layer, ...], K, Theta, variances: Any, mean: MeansOfSteps) -> tuple[Any, Any]:
+def through_block(
+    block: tuple[Layer, ...],
+    K,
+    Theta,
+    variances: Any,
+    mean: MeansOfSteps,
+    sites: tuple[Sites, ...] = (),
+    own: Any = None,
+) -> tuple[Any, Any]:
     """K and Θ behind a block; `variances` are K of both inputs at the entrance of each of its steps.
 
-    They may be None for a square, which has them on its diagonal.
+    They may be None for a square, which has them on its diagonal. `sites` are those at the entrance of each step and
+    behind the last; there are none without positions. `own`: kernels of both inputs between all their positions, for
+    steps that read them.
     """
     kept = Kept()
     for place, layer in enumerate(block):
         K_aa, K_bb = variances[place] if variances else (K.diagonal()[:, None], K.diagonal()[None, :])
-        pair = Pair(K_aa, K, K_bb, Theta, partial(mean, place, K_aa, K, K_bb), kept)
+        here, behind = sites[place : place + 2] if sites else (NO_POSITIONS, NO_POSITIONS)
+        known = own[place] if own else None
+        pair = Pair(K_aa, K, K_bb, Theta, partial(mean, place, K_aa, K, K_bb), kept, here, behind, own=known)
         K, Theta = kernel_rule(layer, pair)
+        if here.crossed:
+            K, Theta = (behind.wanted(kernel, 2) for kernel in (K, Theta))
     return K, Theta
 
 
-def _closed_block(block: tuple[Layer, ...], K, Theta, variances: Any, with_theta: bool):
+def _closed_block(
+    block: tuple[Layer, ...], K, Theta, variances: Any, with_theta: bool, sites: tuple[Sites, ...] = (), own: Any = None
+):
     """`through_block` by closed forms."""
 
     def mean(_, K_aa, K_ab, K_bb, activation: Activation, p: int, independent: bool = False) -> Any:
@@ -106,10 +127,10 @@ def _closed_block(block: tuple[Layer, ...], K, Theta, variances: Any, with_theta
         K_ab = 0.0 * K_ab if independent else K_ab
         return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else 0.0 * K_ab
 
-    return through_block(block, K, Theta, variances, mean)
+    return through_block(block, K, Theta, variances, mean, sites, own)
 
 
-_compiled_closed_block = partial(jax.jit, static_argnames="with_theta")(_closed_block)
+_compiled_closed_block = partial(jax.jit, static_argnames=("with_theta", "sites"))(_closed_block)
 
 
 @dataclass(frozen=True)
@@ -154,17 +175,18 @@ def kernel_flow(
     """
     if with_theta:
         check_differentiable(net)
-    small = _small_square(net, X, with_theta, last_only, dtype) if X2 is None and not device else None
+    plain = X2 is None and not device and X.ndim == 2
+    small = _small_square(net, X, with_theta, last_only, dtype) if plain else None
     if small is not None:
         return small
     kept, others = 1 if last_only else net.depth, X if X2 is None else X2
-    _require_room(net, len(X), len(others), kept, with_theta, np.dtype(dtype), device)
+    _require_room(net, X, len(others), kept, with_theta, np.dtype(dtype), device)
     rows = diagonal_flow(net, X, with_theta)
     columns = rows if X2 is None else diagonal_flow(net, X2, with_theta)
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     tiles = _Tiles(net, X, others, rows, columns, with_theta, dtype)
     shape = (kept, len(X), len(others))
-    target = (_OnDevice if device else _OnHost)(shape, 1 + with_theta, dtype, mirrored=X2 is None)
+    target = (OnDevice if device else OnHost)(shape, 1 + with_theta, dtype, mirrored=X2 is None)
     down, across = tiles.cut()
     tasks = [(a, b) for i, a in enumerate(down) for b in across[i if X2 is None else 0 :]]
 
@@ -188,7 +210,7 @@ def _small_square(net: Network, X: np.ndarray, with_theta: bool, last_only: bool
     What is not representable is left to the route that says where it is not.
     """
     sigmas = [sigma for block in net.blocks for sigma in _read_by(block)]
-    normalised = any(isinstance(step, Normalisation) for step in net.steps)
+    normalised = any(isinstance(step, Normalisation | Dropout) for step in net.steps)
     if len(X) ** 2 > SMALL_SQUARE or normalised or not all(map(_stated, sigmas)) or on_accelerator():
         return None
     Theta, found = np.zeros((len(X), len(X))), []
@@ -214,9 +236,15 @@ def _stated(sigma: Activation) -> bool:
     return sigma.closed is not None and all(sigma.closed.stated(p, p) for p in (0, 1))
 
 
-def _require_room(net: Network, rows: int, columns: int, kept: int, with_theta: bool, dtype: np.dtype, device: bool):
-    entry = (1 + with_theta) * kept * dtype.itemsize
-    tables = sum(sigma.closed is None for sigma in net.activations) * (1 + with_theta) * SHORT_SERIES * 8
+def _require_room(
+    net: Network, X: np.ndarray, columns: int, kept: int, with_theta: bool, dtype: np.dtype, device: bool
+):
+    rows, entry = len(X), (1 + with_theta) * kept * dtype.itemsize
+    if X.ndim > 2:
+        _require_room_for_sites(net, X, columns)
+    tables = (
+        sum(sigma.closed is None for sigma in net.activations) * (1 + with_theta) * SHORT_SERIES * 8 * (X.ndim == 2)
+    )
     require_memory(
         entry * rows * columns * (not device) + tables * (rows + columns),
         f"kernels of {rows} × {columns} inputs at {kept} layers",
@@ -226,40 +254,52 @@ def _require_room(net: Network, rows: int, columns: int, kept: int, with_theta: 
         require_device_memory(entry * rows * columns, f"kernels of {rows} × {columns} inputs at {kept} layers")
 
 
-class Cut(NamedTuple):
-    """Inputs of a tile along one side, filled up with the last one; those it fills in, and where they stand in it."""
+def _require_room_for_sites(net: Network, X: np.ndarray, columns: int) -> None:
+    """Refuse images of which not even one pair fits, or whose variances do not."""
+    sites = network_sites(net, X)
+    tile = HELD_BY_A_TILE * 8 * largest_entries(sites) * usable_cores()
+    variances = 8 * (len(X) + columns) * sum(one.count for one in sites)
+    require_memory(
+        tile + variances,
+        f"one pair of inputs of {X.shape[1:-1]} positions, {largest_entries(sites)} pairs of them, in every core",
+        "Take fewer positions: pool or stride the inputs, or Flatten in place of pooling at the end.",
+    )
 
-    inputs: np.ndarray
-    own: slice
-    part: slice
+
+def kernels_at_positions(
+    net: Network, X: np.ndarray, X2: np.ndarray | None = None, *, with_theta: bool = True
+) -> tuple[Any, Any, Sites]:
+    """K and Θ behind the last layer between positions, on the axes of `Sites`, all inputs at once; and those sites."""
+    others = X if X2 is None else X2
+    rows = diagonal_flow(net, X, with_theta)
+    columns = rows if X2 is None else diagonal_flow(net, X2, with_theta)
+    sites = rows.sites
+    require_memory(
+        HELD_BY_A_TILE * 8 * largest_entries(sites) * len(X) * len(others),
+        f"kernels of {len(X)} × {len(others)} inputs at all {X.shape[1:-1]} positions", "Take fewer inputs at a time.",
+    )  # fmt: skip
+    tiles = _Tiles(net, X, others, rows, columns, with_theta, np.float64)
+    tiles.plain = tiles.plain or not all(tiles.closed)
+    a, b = (sides_of(count, count)[0] for count in (len(X), len(others)))
+    *_, (K, Theta) = tiles.flow(a, b, whole=True)
+    return np.array(K), np.array(Theta), sites[-1]
 
 
-def sides_of(count: int, side: int) -> list[Cut]:
-    """Sides of tiles that cover so many inputs; the last tile reaches back over the one before.
-
-    >>> [(cut.inputs.tolist(), cut.own, cut.part) for cut in sides_of(5, 3)]
-    [([0, 1, 2], slice(0, 3, None), slice(0, 3, None)), ([2, 3, 4], slice(3, 5, None), slice(1, 3, None))]
-    """
-    found = []
-    for begin in range(0, count, side):
-        start, stop = max(0, min(begin, count - side)), min(begin + side, count)
-        inputs = np.minimum(start + np.arange(side), count - 1)
-        found.append(Cut(inputs, slice(begin, stop), slice(begin - start, stop - start)))
-    return found
+def _gram(X, others, a: np.ndarray, b: np.ndarray, sites: Sites) -> Any:
+    """x·x'/n_0 of some rows, in full precision on an accelerator too."""
+    if sites.shape:
+        return raw_kernel(X[a], others[b], sites, library(X))
+    if isinstance(X, np.ndarray):
+        return X[a] @ others[b].T / X.shape[1]
+    return jnp.matmul(X[a], others[b].T, precision="highest") / X.shape[1]
 
 
 def _side(count: int) -> int:
+    """Of tiles that cover so many inputs without positions."""
     sides = by_device(SIDES)
     if count >= by_device(MANY_INPUTS):
         return sides[-1]
     return next((side for side in sides if side >= count), sides[-2])
-
-
-def _gram(X, others, a: np.ndarray, b: np.ndarray) -> Any:
-    """x·x' of some rows, in full precision on an accelerator too."""
-    if isinstance(X, np.ndarray):
-        return X[a] @ others[b].T
-    return jnp.matmul(X[a], others[b].T, precision="highest")
 
 
 class _Tiles:
@@ -272,13 +312,24 @@ class _Tiles:
         self.read = [_read_by(block) for block in net.blocks]
         self.closed = [all(sigma.closed is not None for sigma in read) for read in self.read]
         stated = all(_stated(sigma) for read in self.read for sigma in read if sigma.closed is not None)
-        self.plain = len(X) * len(others) <= MOST_PLAIN and stated and not on_accelerator()
+        self.sites, self.with_positions = rows.sites, X.ndim > 2
+        pairs, most = len(X) * len(others), MOST_PLAIN_SITES if self.with_positions else MOST_PLAIN
+        self.plain = pairs * largest_entries(self.sites) <= most and stated and not on_accelerator()
         self.series = {at: LayerSeries(table, columns.tables[at]) for at, table in rows.tables.items()}
 
     def cut(self) -> tuple[list[Cut], list[Cut]]:
         """Sides of tiles along rows and columns, the same ones where those are the same inputs."""
-        both = [sides_of(count, count if self.plain else _side(count)) for count in (len(self.X), len(self.others))]
+        both = [
+            sides_of(count, count if self.plain else self._side(count)) for count in (len(self.X), len(self.others))
+        ]
         return both[0], both[0] if self.rows is self.columns else both[1]
+
+    def _side(self, count: int) -> int:
+        """Of tiles, a power of two where there are positions, such that a tile has about as many sites as is good."""
+        if not self.with_positions:
+            return _side(count)
+        side = math.sqrt(by_device(SITE_ENTRIES)[not all(self.closed)] / largest_entries(self.sites))
+        return power_of_two(min(side, count), 1, by_device(SIDES)[-1])
 
     @property
     def error(self) -> float:
@@ -291,27 +342,41 @@ class _Tiles:
             used.add("closed form")
         return " and ".join(sorted(used)) or "input layer only"
 
-    def flow(self, a: Cut, b: Cut) -> Iterator[tuple[Any, Any]]:
-        """K and Θ of a tile behind one layer after the other."""
+    def flow(self, a: Cut, b: Cut, whole: bool = False) -> Iterator[tuple[Any, ...]]:
+        """K and Θ of a tile behind one layer after the other: means over equal positions, unless `whole`."""
         exact = all(self.closed)
         number = self.dtype if exact else np.float64
-        K = (_gram(self.X, self.others, a.inputs, b.inputs) / self.net.widths[0]).astype(number)
+        K = _gram(self.X, self.others, a.inputs, b.inputs, self.sites[0]).astype(number)
         Theta, position = 0.0 * K, 0
         for block, closed in zip(_blocks_of(self.net, number, not exact or self.plain), self.closed, strict=True):
             places = range(position, position + len(block))
-            variances = [
-                (self.rows.entering[p][a.inputs, None].astype(number, copy=False),
-                 self.columns.entering[p][None, b.inputs].astype(number, copy=False))
-                for p in places
-            ]  # fmt: skip
+            sites = self.sites[position : position + len(block) + 1] if self.with_positions else ()
+            variances, own = [self._variances(p, a, b, number) for p in places], self._own(places, a, b)
             if closed:
-                compute = _compiled_closed_block if exact and not self.plain else _closed_block
+                compute = _compiled_closed_block if (exact or sites) and not self.plain else _closed_block
                 with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                    K, Theta = compute(block, K, Theta, variances, with_theta=self.with_theta)
+                    K, Theta = compute(block, K, Theta, variances, with_theta=self.with_theta, sites=sites, own=own)
             else:
-                K, Theta = through_block(block, K, Theta, variances, partial(self._mean, position, a, b))
+                K, Theta = (np.asarray(one) for one in (K, Theta)) if sites and not on_accelerator() else (K, Theta)
+                K, Theta = through_block(block, K, Theta, variances, partial(self._mean, position, a, b), sites, own)
             position += len(block)
-            yield K, Theta
+            yield (K, Theta) if whole else tuple(self.sites[position].mean(kernel) for kernel in (K, Theta))
+
+    def _own(self, places: range, a: Cut, b: Cut) -> list[Any] | None:
+        """K between all positions of both inputs at the steps that read it; None where none does."""
+        if not self.rows.own:
+            return None
+        both = (self.rows, a), (self.columns, b)
+        return [
+            tuple(side.own[p][..., cut.inputs] for side, cut in both) if p in self.rows.own else None for p in places
+        ]
+
+    def _variances(self, place: int, a: Cut, b: Cut, number: Any) -> tuple[Any, Any]:
+        """K of both inputs at the entrance of a step, to be multiplied with kernels of the tile."""
+        sites = self.sites[place]
+        first = self.rows.entering[place][..., a.inputs, None].astype(number, copy=False)
+        second = self.columns.entering[place][..., None, b.inputs].astype(number, copy=False)
+        return sites.of_first(first), sites.of_second(second)
 
     def _mean(
         self, position: int, a: Cut, b: Cut, place: int, K_aa, K_ab, K_bb, activation: Activation, p: int,
@@ -324,64 +389,5 @@ class _Tiles:
         if activation.closed is not None:
             pair = closed_pair if isinstance(K_ab, np.ndarray) else type(activation.closed).pair
             return pair(activation.closed, p, p, K_aa, K_ab, K_bb)
-        return self.series[position + place, activation].expectation(p, K_ab, a.inputs, b.inputs)
-
-
-class _OnHost:
-    """Kernels (layers, inputs, inputs') as numpy arrays, filled tile by tile."""
-
-    def __init__(self, shape: tuple[int, ...], count: int, dtype: Any, mirrored: bool):
-        self.arrays: list[Any] = [np.empty(shape, dtype) for _ in range(count)]
-        self.mirrored = mirrored
-
-    def each(self, fill: Callable[[Any], None], tasks: Sequence[Any]) -> Iterable[None]:
-        """Fill in all tiles, some at a time."""
-        if not on_accelerator():
-            yield from on_all_cores(fill, tasks)
-            return
-        with ThreadPoolExecutor(FETCHED_TOGETHER) as pool:
-            yield from pool.map(fill, tasks)
-
-    def put(self, number: int, kernels: Sequence[Any], a: Cut, b: Cut) -> None:
-        for target, kernel in zip(self.arrays, kernels, strict=True):
-            block = np.asarray(kernel)[a.part, b.part]
-            if not self.mirrored or a is not b:
-                target[number, a.own, b.own] = block
-            if self.mirrored:
-                # the part below the diagonal is the part above it, to the last digit; an accelerator turns it quicker
-                across = np.asarray(kernel.T)[b.part, a.part] if on_accelerator() else block.T
-                target[number, b.own, a.own] = across if a is not b else 0.5 * (block + across)
-
-    def put_diagonal(self, diagonals: Sequence[np.ndarray]) -> None:
-        index = np.arange(self.arrays[0].shape[-1])
-        for target, diagonal in zip(self.arrays, diagonals, strict=False):
-            target[:, index, index] = diagonal
-
-
-class _OnDevice(_OnHost):
-    """The same as arrays of jax, where it computes."""
-
-    def __init__(self, shape: tuple[int, ...], count: int, dtype: Any, mirrored: bool):
-        self.arrays, self.mirrored = [jnp.zeros(shape, dtype) for _ in range(count)], mirrored
-
-    def each(self, fill: Callable[[Any], None], tasks: Sequence[Any]) -> Iterable[None]:
-        yield from map(fill, tasks)
-
-    def put(self, number: int, kernels: Sequence[Any], a: Cut, b: Cut) -> None:
-        for place, kernel in enumerate(kernels):
-            target = self.arrays[place]
-            kernel = jnp.asarray(kernel)[: target.shape[1], : target.shape[2]].astype(target.dtype)
-            target = _written(target, kernel, number, int(a.inputs[0]), int(b.inputs[0]))
-            if self.mirrored and a is not b:
-                target = _written(target, kernel.T, number, int(b.inputs[0]), int(a.inputs[0]))
-            self.arrays[place] = target
-
-    def put_diagonal(self, diagonals: Sequence[np.ndarray]) -> None:
-        index = np.arange(self.arrays[0].shape[-1])
-        both = zip(self.arrays, diagonals, strict=False)
-        self.arrays = [target.at[:, index, index].set(diagonal.astype(target.dtype)) for target, diagonal in both]
-
-
-@partial(jax.jit, donate_argnums=0)
-def _written(target, block, number, row, column):
-    return jax.lax.dynamic_update_slice(target, block[None], (number, row, column))
+        series, sites = self.series[position + place, activation], self.sites[position + place]
+        return series.at_sites(p, K_ab, sites, a.inputs, b.inputs, len(self.X), len(self.others))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from widthwise.devices import library
-from widthwise.flow.kernels.variances import InputTables
+from widthwise.flow.kernels.input_tables import InputTables
 from widthwise.gaussian.hermite import (
     CUTS,
     LONG_SERIES,
@@ -22,6 +22,7 @@ from widthwise.gaussian.hermite import (
     terms_there,
 )
 from widthwise.gaussian.pair import SERIES_TOLERANCE, generic_pair
+from widthwise.gaussian.sites import Sites
 
 #: The share of a tile whose entries may be summed one by one.
 FEW_FAR = 0.05
@@ -50,7 +51,7 @@ class LayerSeries:
         size = abs(rho)
         largest, few, reach, terms = float(size.max()), FEW_FAR * rho.size, 0.0, 0
         for available in (SHORT_SERIES, LONG_SERIES):
-            f, g = self.rows.get(order, available)[a], self.columns.get(order, available)[b]
+            f, g = self.rows.some(order, available, a), self.columns.some(order, available, b)
             for terms in (cut for cut in CUTS if cut <= available):
                 reach = _reach(f, g, terms)
                 # a few entries that need more terms are better summed by themselves, where terms cost time
@@ -64,7 +65,7 @@ class LayerSeries:
         self.error = max(self.error, SERIES_TOLERANCE * min(largest / reach, 1.0) ** terms)
         if largest > reach:
             i, j = np.nonzero(np.asarray(size > reach))
-            found = self._far(order, a[i], b[j], np.asarray(rho[i, j]), np.asarray(K_ab[i, j]))
+            found = self._far(order, a, b, i, j, np.asarray(rho[i, j]), np.asarray(K_ab[i, j]))
             if on_device:
                 return value.at[i, j].set(found)
             value[i, j] = found
@@ -75,27 +76,47 @@ class LayerSeries:
         tables = (side.on_device(order, available) for side in (self.rows, self.columns))
         return series_on_device(*tables, a, b, rho, first=some.start, step=some.step or 1, terms=terms)
 
-    def _far(self, order: int, a: np.ndarray, b: np.ndarray, rho: np.ndarray, K_ab: np.ndarray) -> np.ndarray:
-        """Pairs (a, b): by as many terms as each needs, or by quadrature where no number is enough."""
+    def _far(
+        self, order: int, a: np.ndarray, b: np.ndarray, i: np.ndarray, j: np.ndarray, rho: np.ndarray, K_ab: np.ndarray
+    ) -> np.ndarray:
+        """Entries (i, j) of a tile: by as many terms as each needs, or by quadrature where no number is enough."""
         value, left, size = np.zeros(len(rho)), np.arange(len(rho)), np.abs(rho)
         for available in (SHORT_SERIES, LONG_SERIES):
-            f, g = self.rows.get(order, available), self.columns.get(order, available)
-            scale = np.sqrt(f.norm[a] * g.norm[b])
+            f, g = self.rows.some(order, available, a), self.columns.some(order, available, b)
+            scale = np.sqrt(f.norm[i] * g.norm[j])
             for terms in (cut for cut in CUTS if cut <= available):
                 if not len(left):
                     return value
-                bound = size[left] ** terms * f.tails[terms][a[left]] * g.tails[terms][b[left]]
+                bound = size[left] ** terms * f.tails[terms][i[left]] * g.tails[terms][j[left]]
                 enough = bound <= SERIES_TOLERANCE * scale[left]
                 near, left = left[enough], left[~enough]
-                value[near] = series_of_entries(f[a[near]], g[b[near]], rho[near], terms)
+                value[near] = series_of_entries(f[i[near]], g[j[near]], rho[near], terms)
         refined = generic_pair(
-            self.rows.activation, order, order, self.rows.K[a[left]], K_ab[left], self.columns.K[b[left]]
+            self.rows.activation, order, order, self.rows.K[a[i[left]]], K_ab[left], self.columns.K[b[j[left]]]
         )
         value[left] = refined.value
         if len(left):
             self.routes.update(refined.route.split(" and "))
             self.error = max(self.error, float(np.max(refined.error / np.maximum(scale[left], 1e-300))))
         return value
+
+    def at_sites(self, order: int, K_ab: Any, sites: Sites, a: np.ndarray, b: np.ndarray, rows: int, columns: int):
+        """The same for kernels between positions of the inputs a, of so many rows, and b, of so many columns.
+
+        Equal positions: a tile for each. All positions: one tile of sites, which is as large.
+        """
+        if not sites.shape:
+            return self.expectation(order, K_ab, a, b)
+        xp, every = library(K_ab), np.arange(sites.count)
+        if sites.crossed:
+            first, second = ((every[:, None] * all_ + own).ravel() for all_, own in ((rows, a), (columns, b)))
+            tile = xp.swapaxes(K_ab.reshape(sites.count, sites.count, len(a), len(b)), 1, 2)
+            value = self.expectation(order, tile.reshape(len(first), len(second)), first, second)
+            value = xp.swapaxes(value.reshape(sites.count, len(a), sites.count, len(b)), 1, 2)
+        else:
+            tiles = K_ab.reshape(sites.count, len(a), len(b))
+            value = xp.stack([self.expectation(order, tiles[p], p * rows + a, p * columns + b) for p in every])
+        return value.reshape(K_ab.shape)
 
 
 def _reach(f: HermiteTable, g: HermiteTable, terms: int) -> float:

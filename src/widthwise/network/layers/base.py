@@ -30,12 +30,16 @@ KindOfLayer = TypeVar("KindOfLayer", bound="type[Layer]")
 class Signal(NamedTuple):
     """What runs between layers: so many features, Gaussian at infinite width or not; None before the first layer.
 
-    `gained`: a learned gain has multiplied it, whose part of Θ differs from neuron to neuron.
+    `gained`: a learned gain has multiplied it, whose part of Θ differs from neuron to neuron. `positions`: dimensions
+    of positions at which the features stand, as many as the data have where that is None. `flat`: the features of all
+    positions stand in a row, so that there are `width` of them for every position there was.
     """
 
     width: int | None
     gaussian: bool
     gained: bool = False
+    positions: int | None = None
+    flat: bool = False
 
 
 def number(default: float | None = None) -> Any:
@@ -60,6 +64,12 @@ class Layer:
     kind: ClassVar[str] = ""
     #: Whether K and Θ behind this layer are reported, and a network may end with it.
     numbered: ClassVar[bool] = False
+    #: Whether it may stand before the first weights.
+    on_raw_inputs: ClassVar[bool] = False
+    #: Whether it reads covariances between different positions, and not between equal ones alone.
+    reads_all_positions: ClassVar[bool] = False
+    #: Whether it reads covariances between the positions of one input beside those of a pair.
+    reads_own_positions: ClassVar[bool] = False
     #: Why tensors of order 1/n have no rule for this kind; empty where they have one.
     no_order_one: ClassVar[str] = "no rule at order 1/n has been derived for this kind of layer"
 
@@ -73,9 +83,12 @@ class Layer:
         """The signal behind this layer; a `Misfit` where it cannot follow what comes."""
         return signal
 
-    @property
-    def steps(self) -> tuple[Layer, ...]:
-        """What is done one after the other: the layer itself, or for layers within layers all of them in a row."""
+    def positions_behind(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Positions behind this layer; a `Misfit` where it cannot stand on those that come."""
+        return shape
+
+    def steps_on(self, signal: Signal) -> tuple[Layer, ...]:
+        """What is done to a signal: the layer itself, or for layers within layers all of them in a row."""
         return (self,)
 
     def to_dict(self) -> dict[str, Any] | str:

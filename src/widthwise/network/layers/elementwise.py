@@ -31,9 +31,11 @@ class Elementwise(Layer):
     def outgoing(self, signal: Signal) -> Signal:
         if signal.width is None:
             raise Misfit(f"{self.activation.name} on the raw inputs", "a Dense layer first")
+        if signal.flat:
+            raise Misfit(f"{self.activation.name} behind Flatten", "the activation before Flatten, which is the same")
         if not signal.gaussian:
             raise Misfit(f"{self.activation.name} after an activation", "a Dense layer between two activations")
-        return Signal(signal.width, gaussian=False)
+        return signal._replace(gaussian=False, gained=False)
 
     def to_dict(self) -> str:
         """The name as a user would type it."""

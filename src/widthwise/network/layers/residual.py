@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, layer_kind, layers, number, register_pytree
-from widthwise.network.layers.dense import Dense
+from widthwise.network.layers.dense import WeightLayer
 from widthwise.network.layers.elementwise import as_layer, short_repr
 
 
@@ -49,22 +49,25 @@ class Residual(Layer):
                 raise Misfit(f"body[{position}]: {misfit.args[0]}", misfit.args[1]) from None
         if not self.inner[-1].numbered:
             raise Misfit(f"a body that ends with {self.inner[-1]!r}", "a Dense layer at its end")
-        if isinstance(self.inner[-1], Residual) and not any(isinstance(layer, Dense) for layer in self.inner):
+        if isinstance(self.inner[-1], Residual) and not any(isinstance(layer, WeightLayer) for layer in self.inner):
             # what the inner skip carries is what comes in here, so that there is a cross term
             got = f"a body that ends with {self.inner[-1]!r}, without a Dense layer before it"
             raise Misfit(got, "a Dense layer in the body: x + (x + f(x)) is one connection of scale 2")
         if behind.width != signal.width:
             raise Misfit(f"a sum of {signal.width} and {behind.width} features", "a body that keeps the width")
-        return signal
+        return signal._replace(positions=behind.positions)
 
     @property
     def inner(self) -> tuple[Layer, ...]:
         """The layers of the body."""
         return self.body  # pyright: ignore[reportReturnType]
 
-    @property
-    def steps(self) -> tuple[Layer, ...]:
-        return (Fork(), *(step for layer in self.inner for step in layer.steps), Join(self.scale))
+    def steps_on(self, signal: Signal) -> tuple[Layer, ...]:
+        body = []
+        for layer in self.inner:
+            body += layer.steps_on(signal)
+            signal = layer.outgoing(signal)
+        return (Fork(), *body, Join(self.scale))
 
     def __repr__(self) -> str:
         return f"Residual([{', '.join(map(short_repr, self.inner))}], scale={self.scale})"

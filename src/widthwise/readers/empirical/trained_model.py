@@ -64,7 +64,7 @@ def predict_model(
     >>> bool(abs(p["mean"][0, 1] + 0.5) < 1e-6), p["projector_ddNTK"].shape   # the training data are fitted
     (True, (6, 2, 2, 2))
     """
-    algorithm = check_algorithm(algorithm)
+    solved: Algorithm = check_algorithm(algorithm)
     f = function_of(model)
     train, test = f.read(X, "X"), f.read(X_test, "X_test")
     training, rates = count_inputs(train), tensor_rates(model, net)
@@ -77,9 +77,9 @@ def predict_model(
     H = alone.transpose(1, 0, 3, 2).reshape(modes, modes)
     spectrum = Spectrum.of(H)
     # coinciding inputs and steps that are too large are refused before the costly derivatives
-    spectrum.check(algorithm, H, _flat_inputs(f.numpy, train))
+    spectrum.check(solved, H, _flat_inputs(f.numpy, train))
     found = _in_eigenbasis(directional_derivatives(rows, training), spectrum.vectors)
-    clock, errors = Clock.of(algorithm), found.z.copy()
+    clock, errors = Clock.of(solved), found.z.copy()
     errors[:modes] -= spectrum.vectors.T @ target
     others = len(errors) - modes
     at_tests = TermWeights(clock, dict.fromkeys("apqr", spectrum.values), others, at_training=False)
