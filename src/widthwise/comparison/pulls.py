@@ -188,10 +188,10 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
             common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
             layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
         rows += [_row_of(name, layer, theory, datasets, level) for layer in layers]
-    return Comparison(tuple(rows), _networks(datasets))
+    return Comparison(tuple(rows), _measured_on(datasets))
 
 
-def _networks(datasets: tuple[xr.Dataset, ...]) -> str:
+def _measured_on(datasets: tuple[xr.Dataset, ...]) -> str:
     """What was measured on, in words: networks, and widths where there are several."""
     last = datasets[-1].attrs
     count = sum(int(one.attrs.get("networks", 0)) for one in datasets)

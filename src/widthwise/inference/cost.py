@@ -26,7 +26,7 @@ _WORK_A_QUADRUPLE = 1.1e-4 * 48e9
 #: What `train` reaches of the rate of matrix products.
 _TRAINING_SHARE = 0.18
 #: Seconds from which on something is said, and networks to compare with.
-NOTABLE_SECONDS, NETWORKS = 60.0, 1000
+NOTABLE_SECONDS, COMPARED_NETWORKS = 60.0, 1000
 #: An error that is left of the initial one when training has converged, and steps of flow for each unit of time · λ.
 _CONVERGED, _STEPS_OF_FLOW = 1e-6, 0.5
 
@@ -61,7 +61,7 @@ def training_steps(algorithm: Algorithm, spectrum: Spectrum) -> float:
     return max(20.0, _STEPS_OF_FLOW * fastest * (given if given is not None else -math.log(_CONVERGED) / slowest))
 
 
-def training_seconds(net: Network, inputs: int, steps: float, networks: int = NETWORKS) -> float:
+def training_seconds(net: Network, inputs: int, steps: float, networks: int = COMPARED_NETWORKS) -> float:
     """Of `train`: a pass forwards and one back, three products for each weight, input and step."""
     weights = sum(below * above for below, above in zip(net.widths, net.widths[1:], strict=False))
     return 3.0 * weights * inputs * steps * networks / (_TRAINING_SHARE * _matrix_rate())
@@ -76,10 +76,10 @@ def warn_of_cost(
         return
     trained = training_seconds(net, training + tests, training_steps(algorithm, spectrum))
     if trained < seconds:
-        error = math.sqrt(max(variance, 0.0) / NETWORKS)
+        error = math.sqrt(max(variance, 0.0) / COMPARED_NETWORKS)
         warnings.warn(
             f"predict(order=1) on {training} training and {tests} test inputs takes about {_duration(seconds)} here; "
-            f"train(…, networks={NETWORKS}) takes about {_duration(trained)} and measures the mean to ±{error:.2g}",
+            f"train(…, networks={COMPARED_NETWORKS}) takes about {_duration(trained)} and measures the mean to ±{error:.2g}",
             CostWarning,
             stacklevel=4,
         )

@@ -63,7 +63,7 @@ def sampled_corrections(
     rng, total = np.random.default_rng(seed), SCRAMBLES * (net.depth - 1)
     for layer in range(1, net.depth):
         response = Response.of(net, layer, kernels)
-        root = _root(kernels[layer - 1])
+        root = _kernel_root(kernels[layer - 1])
         share = net.n / net.widths[layer] / points
         for scramble, sum_ in enumerate(sums):
             uniform = qmc.Sobol(len(X), rng=rng).random(points)
@@ -80,7 +80,7 @@ def sampled_corrections(
     return SampledCorrections(values, errors)
 
 
-def _root(K: np.ndarray) -> np.ndarray:
+def _kernel_root(K: np.ndarray) -> np.ndarray:
     """Rows whose products with standard normals have the covariance K, the largest first."""
     variances, vectors = linalg.eigh(K)
     return (vectors * np.sqrt(np.maximum(variances, 0.0))).T[::-1]

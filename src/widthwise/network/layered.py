@@ -18,7 +18,7 @@ from widthwise.network.layers.dense import WeightLayer
 from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.parallel import Merge, Switch
-from widthwise.network.layers.pooling import Collapse
+from widthwise.network.layers.pooling import PositionReduction
 from widthwise.network.layers.residual import Fork, Join, Residual
 from widthwise.network.layers.windows import Windowed
 from widthwise.network.positions import check_images, fitted, shapes_of
@@ -143,7 +143,7 @@ class Network:
         for step in self.steps:
             if isinstance(step, Windowed):
                 return len(step.window)
-            if isinstance(step, Collapse) or step.reads_all_positions:
+            if isinstance(step, PositionReduction) or step.reads_all_positions:
                 return None
         return 0
 

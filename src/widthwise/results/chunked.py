@@ -94,14 +94,14 @@ def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], progress: bool
                 regions = [{"a": slice(start, stop), "b": slice(begin, columns)}]
                 if symmetric and stop < rows:
                     regions.append({"a": slice(stop, rows), "b": slice(start, stop)})
-                compute(*(_written(dataset, target, region) for region in regions))
+                compute(*(_store_written(dataset, target, region) for region in regions))
                 done.add(start)
                 _replace(marks, json.dumps({"of": what, "pieces": sorted(done)}))
             advance(count, len(pieces))
     return target
 
 
-def _written(dataset: xr.Dataset, target: Path, region: dict[str, slice]) -> Any:
+def _store_written(dataset: xr.Dataset, target: Path, region: dict[str, slice]) -> Any:
     some = dataset.drop_vars([name for name in dataset.variables if not {"a", "b"} <= set(dataset[name].dims)])
     return some.isel(region).to_zarr(target, region=region, compute=False, consolidated=False)
 

@@ -62,7 +62,7 @@ class SumPool(Pool):
     padding: Any = "VALID"
 
 
-class Collapse(Layer):
+class PositionReduction(Layer):
     """Layers behind which there are no positions."""
 
     on_raw_inputs: ClassVar[bool] = True
@@ -78,7 +78,7 @@ class Collapse(Layer):
 
 
 @layer_kind("global_avg_pool")
-class GlobalAvgPool(Collapse):
+class GlobalAvgPool(PositionReduction):
     """The mean over all positions.
 
     >>> GlobalAvgPool()
@@ -89,7 +89,7 @@ class GlobalAvgPool(Collapse):
 
 
 @layer_kind("global_sum_pool")
-class GlobalSumPool(Collapse):
+class GlobalSumPool(PositionReduction):
     """The sum over all positions.
 
     >>> GlobalSumPool()
@@ -100,7 +100,7 @@ class GlobalSumPool(Collapse):
 
 
 @layer_kind("flatten")
-class Flatten(Collapse):
+class Flatten(PositionReduction):
     """All positions and channels in a row: the next dense layer has positions × channels inputs.
 
     >>> Flatten()

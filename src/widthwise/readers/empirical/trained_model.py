@@ -101,7 +101,7 @@ def predict_model(
         "projector_ddNTK": (("ddH_term", "p", "q", "r"), -_projectors(DDH_TERMS, at_tests.ddH())),
     }
     names = {"dH_term": _term_names(DH_TERMS), "ddH_term": _term_names(DDH_TERMS)}
-    return label(variables, net, names, kind="predict_model", algorithm=repr(algorithm), parameters=f.size)
+    return label(variables, net, names, kind="predict_model", algorithm=repr(solved), parameters=f.size)
 
 
 def _train_then_test(library: Any, one: CallArguments, other: CallArguments) -> CallArguments:
