@@ -189,13 +189,13 @@ def _(layer: Pool, pair: Pair) -> tuple[Any, Any]:
     slides, scale = layer.slides(pair.sites.shape), 1.0
     if layer.averages:
         scale = Sites(layer.positions_behind(pair.sites.shape), pair.sites.crossed).outer(
-            1.0 / _positions_counted(layer, pair)
+            1.0 / _pooled_counts(layer, pair)
         )
         scale = scale[..., 0] if pair.same_inputs else scale
     return scale * pair.sites.pooled(pair.K_ab, slides), scale * pair.sites.pooled(pair.Theta, slides)
 
 
-def _positions_counted(layer: Any, pair: Pair) -> np.ndarray:
+def _pooled_counts(layer: Any, pair: Pair) -> np.ndarray:
     """What the sum over each window is divided by."""
     shape = layer.positions_behind(pair.sites.shape)
     if not isinstance(layer, AvgPool) or layer.padding_counts:

@@ -79,7 +79,8 @@ def warn_of_cost(
         error = math.sqrt(max(variance, 0.0) / COMPARED_NETWORKS)
         warnings.warn(
             f"predict(order=1) on {training} training and {tests} test inputs takes about {_duration(seconds)} here; "
-            f"train(…, networks={COMPARED_NETWORKS}) takes about {_duration(trained)} and measures the mean to ±{error:.2g}",
+            f"train(…, networks={COMPARED_NETWORKS}) takes about {_duration(trained)} and measures the mean "
+            f"to ±{error:.2g}",
             CostWarning,
             stacklevel=4,
         )
