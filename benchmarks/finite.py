@@ -80,8 +80,8 @@ def against_quadrature(activation_name: str, tolerance: float) -> None:
     """Time for one quadruple of distinct inputs at equal error: brute force, and its share of a whole layer of ours."""
     from widthwise.activations import resolve
     from widthwise.flow.kernels.kernel_flow import kernel_flow
-    from widthwise.gaussian.four_point import FAMILIES, four_point
-    from widthwise.gaussian.four_point.families import assignments, quadruples
+    from widthwise.gaussian.four_points import FAMILIES, four_point
+    from widthwise.gaussian.four_points.families import assignments, quadruples
 
     activation, placed = resolve(activation_name), assignments(FAMILIES)
     count = 24

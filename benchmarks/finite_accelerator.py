@@ -17,10 +17,10 @@ import numpy as np
 from finite import DEPTH, entries, inputs_of, network
 
 from widthwise.flow.tensors.tensor_flow import finite_flow
-from widthwise.gaussian.four_point.families import FAMILIES, assignments, layout, pair_types
-from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, half_size
-from widthwise.gaussian.four_point.planes import Where, add_block
-from widthwise.gaussian.four_point.tables import Block
+from widthwise.gaussian.four_points.families import FAMILIES, assignments, layout, pair_types
+from widthwise.gaussian.four_points.geometry import DEGREE_BLOCK, half_size
+from widthwise.gaussian.four_points.planes import Where, add_block
+from widthwise.gaussian.four_points.tables import Block
 
 PLACED = assignments(FAMILIES)
 

@@ -27,7 +27,7 @@ def test_blocks_are_the_kernel(tmp_path):
 
 
 def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path, monkeypatch):
-    path, written, real = tmp_path / "kernels.zarr", [], chunked._written
+    path, written, real = tmp_path / "kernels.zarr", [], chunked._store_written
 
     def ending(dataset, target, region):
         written.append(region)
@@ -35,7 +35,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(dataset, target, region)
 
-    monkeypatch.setattr(chunked, "_written", ending)
+    monkeypatch.setattr(chunked, "_store_written", ending)
     with pytest.raises(KeyboardInterrupt):
         ww.save(ww.theory(NET, X, chunks=10), path)
     before = len(written)

@@ -98,7 +98,8 @@ def test_the_drawn_correlation_is_that_of_the_library_to_the_width_of_a_line(cha
     ids=lambda c: c["activation"],
 )
 def test_the_drawn_density_is_the_exact_one_to_the_width_of_a_line(changes):
-    found = theory_of(replace(Settings(), **changes))
+    # with C_b = 0 the density of such deep networks is infinite at zero
+    found = theory_of(replace(Settings(C_W=1.5, C_b=0.05), **changes))
     precise = ww.exact_law(found.net, found.settings.inputs[0]).density(found.z)
     height = precise.max()
     assert np.max(np.abs(exact_density(found) - precise)) < 1e-4 * height
@@ -367,7 +368,7 @@ def test_a_page_that_is_closed_stops_its_run_and_leaves_others_alone():
     assert first.wait(60.0)
     assert second.alive
     pages[1].change("C_W", 0.5)
-    assert pages[0].settings.C_W == 1.5
+    assert pages[0].settings.C_W == 1.0
     pages[1].close()
     assert second.wait(60.0)
 

@@ -12,8 +12,8 @@ from widthwise.errors import InvalidInput, NotDifferentiable, TooLarge, UnknownN
 from widthwise.flow.tensors.quadruple_flow import PLACED
 from widthwise.flow.tensors.tensor_flow import FACES, NEEDS, READS, RULES, families_of, finite_flow
 from widthwise.flow.tensors.tensor_rules import LayerStep
-from widthwise.gaussian.four_point import four_point
-from widthwise.gaussian.four_point.families import FAMILIES, assignments
+from widthwise.gaussian.four_points import four_point
+from widthwise.gaussian.four_points.families import FAMILIES, assignments
 from widthwise.inference.corrections import PRIOR_TENSORS, TRAINING_TENSORS
 from widthwise.results.theory import estimate_bytes
 from widthwise.tensors import (

@@ -8,13 +8,13 @@ from peak_memory import growth
 import widthwise as ww
 from widthwise.activations import evaluate, resolve
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.four_point import FAMILIES, four_point
-from widthwise.gaussian.four_point.families import assignments
-from widthwise.gaussian.four_point.orthants import orthant_route
-from widthwise.gaussian.four_point.plane_moments import kinked_moments
-from widthwise.gaussian.four_point.planes import PlaneSeries, plane_route
-from widthwise.gaussian.four_point.sampling import sample_route
-from widthwise.gaussian.four_point.two_layers import TwoLayerSeries
+from widthwise.gaussian.four_points import FAMILIES, four_point
+from widthwise.gaussian.four_points.families import assignments
+from widthwise.gaussian.four_points.orthants import orthant_route
+from widthwise.gaussian.four_points.plane_moments import kinked_moments
+from widthwise.gaussian.four_points.planes import PlaneSeries, plane_route
+from widthwise.gaussian.four_points.sampling import sample_route
+from widthwise.gaussian.four_points.two_layers import TwoLayerSeries
 
 SMOOTH = ("tanh", "gelu", "swish", "sin", "erf", "sigmoid", "softplus", "linear", "quadratic", "cubic")
 #: Those that `make test` takes; `make test-full` takes all.

@@ -130,7 +130,7 @@ def test_images_are_predicted_trained_and_inferred():
     assert abs(t["mean"].item() - p["mean0"].item()) < 6 * t["mean_se"].item() + 8 / 64
     b = ww.posterior(net, X[:2], y, X[1:], noise=1e-8)
     assert abs(b["mean"].values[0, 0] - y[1]) < 1e-5
-    assert ww.sample_prior(net, X, samples=2).shape == (2, 1, 3)
+    assert ww.sample_prior(net, X, draws=2).shape == (2, 1, 3)
 
 
 def test_numbers_of_images_are_converted_and_networks_have_text_forms():

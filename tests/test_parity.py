@@ -6,9 +6,9 @@ import pytest
 
 import widthwise as ww
 from widthwise.activations import resolve
-from widthwise.gaussian.four_point import FAMILIES
-from widthwise.gaussian.four_point.families import assignments, layout, pair_types, quadruples, type_rows
-from widthwise.gaussian.four_point.planes import PlaneSeries
+from widthwise.gaussian.four_points import FAMILIES
+from widthwise.gaussian.four_points.families import assignments, layout, pair_types, quadruples, type_rows
+from widthwise.gaussian.four_points.planes import PlaneSeries
 
 PLACED = assignments(FAMILIES)
 TILTED = ww.activation(lambda z: jnp.tanh(z) + 1e-9 * z * z, name="tilted")

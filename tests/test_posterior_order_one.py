@@ -150,7 +150,7 @@ class TestLimits:
 
     def test_order_zero_is_unchanged(self):
         b = ww.posterior(network(64), X[:2], Y, X[2:], noise=0.1)
-        assert set(b) == {"mean0", "mean", "cov0", "cov", "log_evidence0", "log_evidence"}
+        assert set(b) == {"mean0", "mean", "cov0", "cov", "cov_y", "log_evidence0", "log_evidence"}
         assert np.array_equal(b["mean"], b["mean0"])
 
 

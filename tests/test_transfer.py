@@ -173,7 +173,7 @@ def test_groups_step_a_real_optimiser_and_the_check_passes_after_an_epoch():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        losses.append(float(((model(X) - Y) ** 2).mean()))
+        losses.append(float(((model(X) - Y) ** 2).mean().detach()))
     assert losses[-1] < losses[0]
     assert not [one for one in ww.audit(model, X, optimizer=optimiser, draws=0).findings if one.severity != "note"]
     assert ww.coordinate_check(

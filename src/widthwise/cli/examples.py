@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "widthwise predict --spec study.toml --order 1 --out predicted.nc",
     ),
     "equalise": ("widthwise equalise --widths 2,4x64,1 --activation tanh",),
-    "couplings": ("widthwise couplings --widths 2,64,1 --data circle --points 2",),
+    "couplings": ("widthwise couplings --widths 2,64,1 --C_b 0.1 --data circle --points 2",),
     "trained_kernel": ("widthwise trained_kernel --widths 2,64,1 --data xor --learning-rate 0.2 --steps 20",),
     "posterior": ("widthwise posterior --widths 2,64,1 --data xor --noise 0.01 --order 1 --format csv",),
     "evidence": ("widthwise evidence --activation erf --data xor --depths 2,3 --hidden 64 --out evidence.nc",),

@@ -19,7 +19,7 @@ import numpy as np
 
 from widthwise.activations import Activation
 from widthwise.activations.closed_forms import ReluFamilyForm, determinant, right_angle
-from widthwise.gaussian.four_point.families import Orders
+from widthwise.gaussian.four_points.families import Orders
 from widthwise.gaussian.pair import closed_pair, is_parallel, line_derivative
 
 _SIDES = (1.0, -1.0)

@@ -97,7 +97,7 @@ def steepness_bound(points: int, numbers: int) -> float:
     The squared length of each of the differences is multiplied by χ²_numbers/numbers; the chances of all add up.
 
     >>> round(steepness_bound(256, 256), 2), steepness_bound(256, 16) > 2
-    (1.56, True)
+    (1.75, True)
     """
     tail = CHANCE / (points * (points - 1))
     return float(np.sqrt(chi2.isf(tail, numbers) / chi2.ppf(tail, numbers)))

@@ -19,10 +19,10 @@ import numpy as np
 from widthwise.activations import Activation, evaluate
 from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on, vector_on
-from widthwise.gaussian.four_point.dispatch import relative_error
-from widthwise.gaussian.four_point.families import Orders, assignments
-from widthwise.gaussian.four_point.planes import PLANE_DEGREES, PlaneSeries
-from widthwise.gaussian.four_point.two_layers import TwoLayerSeries
+from widthwise.gaussian.four_points.dispatch import relative_error
+from widthwise.gaussian.four_points.families import Orders, assignments
+from widthwise.gaussian.four_points.planes import PLANE_DEGREES, PlaneSeries
+from widthwise.gaussian.four_points.two_layers import TwoLayerSeries
 from widthwise.gaussian.pair import generic_pair, pair_matrix
 
 #: σ^(p) at a slot: (slot, p); the variable u itself has p = None.

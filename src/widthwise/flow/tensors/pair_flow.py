@@ -33,8 +33,8 @@ from widthwise.flow.tensors.tensor_flow import (
     check_tensors_representable,
 )
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
-from widthwise.gaussian.four_point import Orders
-from widthwise.gaussian.four_point.dispatch import check_fourth_moments
+from widthwise.gaussian.four_points import Orders
+from widthwise.gaussian.four_points.dispatch import check_fourth_moments
 from widthwise.gaussian.hermite import series
 from widthwise.gaussian.kernel_rules import dense_step
 from widthwise.gaussian.pair import is_parallel

@@ -33,11 +33,11 @@ from widthwise.flow.tensors.tensor_flow import (
     required,
 )
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor
-from widthwise.gaussian.four_point import Orders
-from widthwise.gaussian.four_point.accelerated import AcceleratedSeries
-from widthwise.gaussian.four_point.dispatch import check_fourth_moments, relative_error
-from widthwise.gaussian.four_point.families import COMPILE_FROM, PERMUTATIONS, assignments, columns
-from widthwise.gaussian.four_point.planes import PlaneSeries
+from widthwise.gaussian.four_points import Orders
+from widthwise.gaussian.four_points.accelerated import AcceleratedSeries
+from widthwise.gaussian.four_points.dispatch import check_fourth_moments, relative_error
+from widthwise.gaussian.four_points.families import COMPILE_FROM, PERMUTATIONS, assignments, columns
+from widthwise.gaussian.four_points.planes import PlaneSeries
 from widthwise.network import MLP
 from widthwise.tensors import FOURS, MEANS
 

@@ -24,8 +24,8 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.kernels.variances import check_representable
 from widthwise.flow.tensors.block_flow import block_flow, with_order_one
 from widthwise.flow.tensors.tensor_rules import RULES, LayerStep, Legs, QuadrupleMatrix, QuadrupleTensor, Terms
-from widthwise.gaussian.four_point import FourPoint, Orders, four_point, full, quadruples
-from widthwise.gaussian.four_point.families import COMPILE_FROM
+from widthwise.gaussian.four_points import FourPoint, Orders, four_point, full, quadruples
+from widthwise.gaussian.four_points.families import COMPILE_FROM
 from widthwise.network import MLP, Network
 from widthwise.tensors import MEANS, SINGLE_LEGS, TENSORS, WITHOUT_THETA
 

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.gaussian.four_point import Orders
+from widthwise.gaussian.four_points import Orders
 from widthwise.gaussian.pair import is_parallel, line_derivative, pair_matrix
 from widthwise.network import MLP
 

@@ -19,6 +19,7 @@ class Residual(Layer):
 
     The body ends with a dense layer, whose fresh weights of mean zero leave no cross term at infinite width.
 
+    >>> from widthwise.network import Dense
     >>> Residual(["tanh", Dense(64, 64)], scale=0.5).scale
     0.5
     """

@@ -115,7 +115,7 @@ def coordinate_check(
     torch = need("torch", "torch", "the coordinate check")
     seeds = check_integer("seeds", seeds, 1)
     widths, depths = _checked_sizes("widths", widths), None if depths is None else _checked_sizes("depths", depths)
-    steps = sorted(check_integer("steps", step, 1) for step in steps)
+    steps = _checked_steps(steps)
     grids = {"width": [(w, depths[0] if depths else None) for w in widths]}
     if depths:
         grids["depth"] = [(widths[0], d) for d in depths]
@@ -142,6 +142,12 @@ def _checked_sizes(name: str, values: Sequence[int]) -> list[int]:
     if len(set(found)) < 2:
         raise InvalidInput(name, repr(values), "at least two different sizes, the base first")
     return found
+
+
+def _checked_steps(steps: Any) -> list[int]:
+    if isinstance(steps, str) or np.ndim(steps) != 1 or not len(steps):
+        raise InvalidInput("steps", repr(steps), "a list of numbers of steps, such as (1, 10)")
+    return sorted(check_integer("steps", step, 1) for step in steps)
 
 
 def _made_at(torch: Any, make: Callable[..., Any], point: tuple[int, int | None], seed: int) -> Any:

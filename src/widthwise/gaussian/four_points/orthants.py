@@ -13,7 +13,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 
 from widthwise.activations.closed_forms import PARALLEL_SHARE, homogeneous
-from widthwise.gaussian.four_point.families import PAIRINGS, Orders, quadruples
+from widthwise.gaussian.four_points.families import PAIRINGS, Orders, quadruples
 
 _TWO_PI = 2.0 * np.pi
 #: Panels in x = √(1−t) for Plackett's integral, closing in on the end where near-degenerate inputs are felt.

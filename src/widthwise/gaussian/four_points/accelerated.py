@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.gaussian.four_point import planes
-from widthwise.gaussian.four_point.families import Layout, layout
-from widthwise.gaussian.four_point.geometry import Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.tables import PlaneTables
+from widthwise.gaussian.four_points import planes
+from widthwise.gaussian.four_points.families import Layout, layout
+from widthwise.gaussian.four_points.geometry import Geometry, geometry, planes_of
+from widthwise.gaussian.four_points.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
 #: Lists are multiples of all.

@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from widthwise import devices
 from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.devices import library
-from widthwise.gaussian.four_point.families import Orders
+from widthwise.gaussian.four_points.families import Orders
 from widthwise.gaussian.quadrature import REACH, Grid, Source, basis, panel_nodes, row_edges
 
 #: Weights of terms below this do not change a sum: the squares of all weights of a degree add up to about one.

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from widthwise.activations import Activation, evaluate
-from widthwise.gaussian.four_point.families import Orders, quadruples
+from widthwise.gaussian.four_points.families import Orders, quadruples
 from widthwise.gaussian.quadrature import smooth_grid
 
 #: Scrambled copies of the sample, and points in each (a power of two).

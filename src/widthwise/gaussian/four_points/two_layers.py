@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from widthwise.gaussian.four_point.directions import Directions
-from widthwise.gaussian.four_point.families import Layout, Orders, assignments, pair_types, type_rows
-from widthwise.gaussian.four_point.geometry import paired
-from widthwise.gaussian.four_point.planes import FEW_QUADRUPLES, LINE_TERMS, PLANE_DEGREES, DegreeSums, PlaneSeries
+from widthwise.gaussian.four_points.directions import Directions
+from widthwise.gaussian.four_points.families import Layout, Orders, assignments, pair_types, type_rows
+from widthwise.gaussian.four_points.geometry import paired
+from widthwise.gaussian.four_points.planes import FEW_QUADRUPLES, LINE_TERMS, PLANE_DEGREES, DegreeSums, PlaneSeries
 
 #: Planes within layers are followed up to here.
 LAST_WITHIN_LAYERS = 128

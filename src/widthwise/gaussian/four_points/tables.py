@@ -18,9 +18,9 @@ import numpy as np
 
 from widthwise.activations import Activation, evaluate
 from widthwise.devices import by_device, library
-from widthwise.gaussian.four_point.families import Orders, pair_types, type_rows
-from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, harmonic_matrices, harmonic_parts
-from widthwise.gaussian.four_point.plane_moments import (
+from widthwise.gaussian.four_points.families import Orders, pair_types, type_rows
+from widthwise.gaussian.four_points.geometry import DEGREE_BLOCK, harmonic_matrices, harmonic_parts
+from widthwise.gaussian.four_points.plane_moments import (
     PlaneMoments,
     PlaneSeriesData,
     kinked_moments,

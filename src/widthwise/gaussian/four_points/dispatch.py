@@ -11,10 +11,10 @@ from widthwise.activations import Activation, evaluate, require_derivatives, req
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.gaussian.four_point.families import FAMILIES, Orders, assignments, full, quadruples
-from widthwise.gaussian.four_point.orthants import orthant_route
-from widthwise.gaussian.four_point.planes import plane_route
-from widthwise.gaussian.four_point.sampling import grid_route, sample_route
+from widthwise.gaussian.four_points.families import FAMILIES, Orders, assignments, full, quadruples
+from widthwise.gaussian.four_points.orthants import orthant_route
+from widthwise.gaussian.four_points.planes import plane_route
+from widthwise.gaussian.four_points.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
 from widthwise.network.validation import is_one_of
 

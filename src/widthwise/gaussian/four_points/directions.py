@@ -14,7 +14,7 @@ import numpy as np
 
 from widthwise.activations import Activation, intervals, jet
 from widthwise.activations.closed_forms import PARALLEL_SHARE
-from widthwise.gaussian.four_point.families import Orders
+from widthwise.gaussian.four_points.families import Orders
 from widthwise.gaussian.quadrature import REACH, Source, basis, panel_nodes, row_edges
 
 #: Terms of the overlap, and the spacing of panels that resolves so many.

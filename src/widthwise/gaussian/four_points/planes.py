@@ -18,10 +18,10 @@ import numpy as np
 
 from widthwise.activations import Activation, jet
 from widthwise.devices import by_device, library, on_all_cores
-from widthwise.gaussian.four_point.directions import Directions, direction_moments
-from widthwise.gaussian.four_point.families import Layout, Orders, layout, pair_types, quadruples
-from widthwise.gaussian.four_point.geometry import DEGREE_BLOCK, Geometry, geometry, planes_of
-from widthwise.gaussian.four_point.tables import PlaneTables, joined, plane_tables, resolved
+from widthwise.gaussian.four_points.directions import Directions, direction_moments
+from widthwise.gaussian.four_points.families import Layout, Orders, layout, pair_types, quadruples
+from widthwise.gaussian.four_points.geometry import DEGREE_BLOCK, Geometry, geometry, planes_of
+from widthwise.gaussian.four_points.tables import PlaneTables, joined, plane_tables, resolved
 from widthwise.gaussian.hermite import HermiteTable
 from widthwise.gaussian.quadrature import basis, smooth_grid
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from widthwise.devices import library
-from widthwise.gaussian.four_point.families import PAIRINGS, TypeRows
+from widthwise.gaussian.four_points.families import PAIRINGS, TypeRows
 
 
 class Geometry(NamedTuple):
