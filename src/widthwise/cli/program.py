@@ -26,7 +26,7 @@ from widthwise.progress import DelayedProgress
 
 app = typer.Typer(
     name="widthwise",
-    help="The effective theory of deep neural networks, in powers of 1/width, beside measurement.",
+    help="The effective theory of deep neural networks, as an expansion in 1/width, checked against real networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
