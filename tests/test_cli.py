@@ -380,3 +380,24 @@ def test_labs_that_are_interrupted_show_the_verdicts_so_far(three_labs, here, mo
     code, out, err = call(capsys, "lab", "all", "--quick", "--quiet", "--format", "csv")
     assert (code, err) == (130, "interrupted\n")
     assert [line.split(",")[0] for line in out.splitlines()] == ["lab", "good"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["lab --list", "critical gelu", "critical tanh", "theory --layers last", "compare --widths 2,8,1 --networks 20",
+     "advise --widths 2,10x64,1 --activation tanh"],
+)  # fmt: skip
+def test_what_is_printed_fits_eighty_columns(words, capsys):
+    _, out, err = call(capsys, *words.split())
+    text = out.split("PyTorch code")[0] + err
+    assert max(map(len, text.splitlines())) <= 80
+    if words == "lab --list":
+        assert "implicit-bias-diagonal" in out
+
+
+def test_the_command_line_has_the_defaults_of_python(capsys):
+    """He's initialisation of relu is critical: no bias variance comes from elsewhere."""
+    _, out, _ = call(capsys, "advise", "--widths", "784,3x512,10", "--activation", "relu", "--C_W", "2")
+    assert "relu: critical." in out
+    assert "C_b 0, C_W 2, lambda_b 1, lambda_W 1" in " ".join(out.split())
+    assert "torch" in out

@@ -227,7 +227,7 @@ def _one_table(records: Records) -> str:
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n") + "\n"  # pyright: ignore
     more = len(records.rows) - MOST_ROWS
     notes = (f"… and {more} more rows: --format csv or --out FILE has them all",) if more > 0 else ()
-    return text + "".join(f"{note}\n" for note in (*notes, *records.remarks))
+    return text + "".join(f"{fill(note, 80)}\n" for note in (*notes, *records.remarks))
 
 
 def _shown(cell: Any) -> str:

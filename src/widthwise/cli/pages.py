@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -97,7 +98,10 @@ def lab(
     check_output(output)
     labs = import_module("widthwise.labs")
     if show_list or name is None:
-        emit(Records(("lab", "title"), [(n, labs.title_of(n)) for n in labs.names()]), output)
+        rows = [(n, labs.title_of(n)) for n in labs.names()]
+        widest = 2 + max(len(name) for name, _ in rows)
+        lines = [fill(title, 80, initial_indent=n.ljust(widest), subsequent_indent=" " * widest) for n, title in rows]
+        emit(Records(("lab", "title"), rows, text="\n".join(lines) + "\n"), output)
         return 0
     settings = _knobs(knob or [])
     require_extra("labs", "lab")
