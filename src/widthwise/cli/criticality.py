@@ -33,7 +33,7 @@ def critical(
     skip: SkipOption = 0.0,
     norm: NormOption = None,
 ) -> None:
-    """The critical initialisation of an activation. Ends with 2, and the reason, where there is none."""
+    """The critical initialisation of an activation. Exits with code 2 and explains why if none exists."""
     from widthwise.criticality.critical import critical as compute
 
     check_output(output)

@@ -143,12 +143,12 @@ def train(
     output: FigureOptions,
     networks: Annotated[int | None, typer.Option("--networks", help="Networks to train.")] = None,
     seed: Seed = None,
-    max_steps: Annotated[int | None, typer.Option("--max-steps", help="Give up a network after so many.")] = None,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", help="Maximum number of steps per network.")] = None,
     loss: LossName = "squared",
     engine: Engine = None,
     checkpoint: Checkpoint = None,
 ) -> int:
-    """The same on networks that are really trained, each number with a standard error."""
+    """Trains real networks and measures the same quantities, each with a standard error."""
     from widthwise.experiments.training.train import train as compute
 
     check_output(output)

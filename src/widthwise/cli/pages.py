@@ -36,7 +36,7 @@ def report(
     seed: Seed = None,
     quiet: Quiet = False,
 ) -> None:
-    """One HTML page about a network: criticality, kernels, finite width, training, measurement. It needs no network."""
+    """One HTML page about a network: criticality, kernels, finite width, training, measurement. Works offline."""
     require_extra("plots", "report")
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")

@@ -34,8 +34,8 @@ EQUATIONS = {
 TEXT = {
     "network": "Biases have variance C<sub>b</sub> and weights C<sub>W</sub>/fan-in; training moves them at "
     "the rates λ<sub>b</sub> and λ<sub>W</sub>/fan-in. All numbers are pure: the theory has no units.",
-    "criticality": "With depth the kernel K of a single input is mapped by the layers, and what is near it is "
-    "stretched by χ:",
+    "criticality": "With depth the kernel K of a single input is mapped by the layers, and nearby inputs "
+    "separate by a factor χ per layer:",
     "susceptibilities": "⟨·⟩ is the mean over a Gaussian z of variance K. χ<sub>⊥</sub> is the factor a layer puts on "
     "squared gradients, χ<sub>∥</sub> the one on changes of size; an initialisation with both equal to one at the "
     "fixed point is critical.",
