@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from public_calls import CALLS, HOSTILE
+from namespace_calls import EVERY_CALL
+from public_calls import HOSTILE
 
 from widthwise.errors import WidthwiseError
 
@@ -35,6 +36,7 @@ class TooSlow(BaseException):
 
 #: Fields of results, by their type or a Dataset's kind, whose documentation says where they are NaN.
 NAN_IS_DOCUMENTED = {
+    "Audit": ("tensors", "layers"),
     "Critical": ("K_star",),
     "Advice": ("signal", "gradient", "recommended_gradient", "output_kernel", "learning_rate"),
     "DepthWidth": ("ntk_variance", "kernel_shift", "ntk_shift"),
@@ -80,7 +82,7 @@ def place_in_widthwise(error: Exception) -> str:
 
 def outcome(name: str, replaced: dict[str, Any]) -> tuple[str, str]:
     """What comes of one call with some arguments replaced, and the words of an error that is not ours."""
-    function, arguments = (make() for make in CALLS[name])
+    function, arguments = (make() for make in EVERY_CALL[name])
     signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         with warnings.catch_warnings(record=True) as seen:
@@ -110,7 +112,7 @@ def hostile_outcomes(name: str) -> tuple[Counter, list[str]]:
     """How often each outcome occurs for a function, and every outcome that must not occur."""
     counts, wrong = Counter(), []
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for argument in CALLS[name][1]():
+        for argument in EVERY_CALL[name][1]():
             for described, make in HOSTILE.items():
                 found, words = outcome(name, {argument: make()})
                 counts[found] += 1
@@ -131,7 +133,7 @@ def main(names: list[str]) -> int:
     total, wrong = Counter(), []
     print("| function | " + " | ".join(OUTCOMES) + " |")
     print("| --- |" + " ---: |" * len(OUTCOMES))
-    for name in names or CALLS:
+    for name in names or EVERY_CALL:
         counts, bad = hostile_outcomes(name)
         print(f"| `{name}` | " + " | ".join(str(counts[one]) for one in OUTCOMES) + " |", flush=True)
         total, wrong = total + counts, wrong + bad

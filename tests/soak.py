@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import namespace_calls
 import numpy as np
 import public_calls
-from public_calls import CALLS, HOSTILE
+from namespace_calls import EVERY_CALL
+from public_calls import HOSTILE
 from reliability import OUTCOMES, PATIENCE, outcome
 
 import widthwise as ww
@@ -44,7 +46,7 @@ FORGET = 200
 FLAT_SHARE, FLAT_BYTES = 0.1, 300e6
 #: Bytes that a process may ask for: a request without bound becomes a MemoryError.
 MOST_MEMORY = 6 << 30
-NAMES = {"ww": ww, "np": np, "HOSTILE": HOSTILE, **vars(public_calls)}
+NAMES = {"ww": ww, "np": np, "HOSTILE": HOSTILE, **vars(public_calls), **vars(namespace_calls)}
 
 #: Beside the hostile values of the table: right kinds, at the edge of what they may be.
 EDGES = (
@@ -216,8 +218,8 @@ VALID: dict[str, Callable[[Draw], str]] = {
 def drawn(seed: int, number: int) -> tuple[str, dict[str, str]]:
     """Call `number` of a run: a function, and the arguments that differ from its valid call, as expressions."""
     pick = random.Random(f"{seed}:{number}")
-    name = pick.choice(list(CALLS))
-    last, arguments = name.rpartition(".")[2].partition(" ")[0], list(CALLS[name][1]())
+    name = pick.choice(list(EVERY_CALL))
+    last, arguments = name.rpartition(".")[2].partition(" ")[0], list(EVERY_CALL[name][1]())
     replaced = {}
     if pick.random() < 0.7:
         draw = Draw(pick, name)

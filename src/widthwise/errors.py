@@ -9,6 +9,15 @@ from difflib import get_close_matches
 LONGEST = 1000
 
 
+def one_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says.
+
+    >>> one_line(ValueError("no such thing\\nat all"))
+    'ValueError: no such thing'
+    """
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 class WidthwiseError(Exception):
     """Root of every error that widthwise raises on purpose."""
 

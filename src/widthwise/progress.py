@@ -8,6 +8,14 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from widthwise.errors import InvalidInput
+
+
+def _flag(show: object) -> bool:
+    if not isinstance(show, bool):
+        raise InvalidInput("progress", repr(show), "True, False, or None: a bar if standard error is a terminal")
+    return show
+
 
 class DelayedProgress:
     """Call it with (done, total) as often as you like; past `delay` seconds a bar with the time left is drawn.
@@ -20,7 +28,7 @@ class DelayedProgress:
 
     def __init__(self, description: str, show: bool | None = None, delay: float = 2.0):
         self.description, self.delay = description, delay
-        self.wanted = sys.stderr.isatty() and not self.silent if show is None else show
+        self.wanted = sys.stderr.isatty() and not self.silent if show is None else _flag(show)
         self.started = time.monotonic()
         self.bar: Progress | None = None
 

@@ -29,6 +29,7 @@ from widthwise.comparison.verdicts import (
 from widthwise.errors import InvalidInput
 from widthwise.files import replacing
 from widthwise.network.validation import BELOW_ONE, LEAST, check_real
+from widthwise.results.labels import check_dataset
 from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
 
@@ -173,8 +174,7 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
     >>> [row.variable for row in result], result.worst < 4, result.verdict
     (['K', 'Theta'], True, 'agrees')
     """
-    if not isinstance(theory, xr.Dataset):
-        raise InvalidInput("theory", type(theory).__name__, "a Dataset made by widthwise")
+    check_dataset("theory", theory)
     level = check_real("level", level, "a probability between 0 and 1, such as 0.001", least=LEAST, largest=BELOW_ONE)
     datasets = check_measurement(measurement)
     shared = [str(v) for v in theory.data_vars if all(v in one and f"{v}_se" in one for one in datasets)]

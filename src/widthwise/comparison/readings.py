@@ -10,6 +10,7 @@ import xarray as xr
 
 from widthwise.errors import InvalidInput
 from widthwise.network import widths_from_json
+from widthwise.results.labels import check_dataset
 from widthwise.tensors import TENSORS, distinct_entries
 
 
@@ -43,9 +44,7 @@ def check_measurement(measurement: Any) -> tuple[xr.Dataset, ...]:
     """One Dataset, or two of one network at two widths, the narrower one first."""
     several = measurement if isinstance(measurement, list | tuple) else [measurement]
     for one in several:
-        if not isinstance(one, xr.Dataset):
-            expected = "a Dataset made by widthwise, or two of them at two widths"
-            raise InvalidInput("measurement", type(one).__name__, expected)
+        check_dataset("measurement", one, "a Dataset made by widthwise, or two of them at two widths")
     if len(several) == 1:
         return (several[0],)
     if len(several) != 2:

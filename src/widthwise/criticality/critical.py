@@ -37,7 +37,7 @@ from widthwise.criticality.blocks import PLAIN, BlockForm
 from widthwise.criticality.deep_fluctuations import slope_growth, variance_growth
 from widthwise.criticality.moments import OriginSeries, Profile, origin_derivatives, origin_series, profile
 from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable, UnknownName
-from widthwise.network.validation import LEAST, check_real
+from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.tensors import CORRECTIONS, TENSORS
 
 
@@ -92,7 +92,7 @@ def growth_laws(details: Mapping[str, float], rates: str, lambda_b: float, lambd
 
 def _theta_growth(details, rates: str, lambda_b: float, lambda_W: float, K: float) -> tuple[float, float]:
     """t of Θ ~ l^t, and m = l λ_W⟨σ²⟩/Θ."""
-    if rates not in ("uniform", "equal"):
+    if not is_one_of(rates, ("uniform", "equal")):
         raise UnknownName.of("rates", rates, ("uniform", "equal"))
     if lambda_b < 0.0 or lambda_W < 0.0 or lambda_b + lambda_W <= 0.0 or K <= 0.0:
         raise InvalidInput("lambda_b, lambda_W, K", f"{lambda_b!r}, {lambda_W!r}, {K!r}", "rates of which one is "

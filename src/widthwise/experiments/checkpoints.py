@@ -13,18 +13,19 @@ import time
 import warnings
 import zipfile
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from widthwise.activations import resolve
 from widthwise.errors import CheckpointWarning, InvalidInput, NotWritten
-from widthwise.files import claimed, remove_left_overs, replacing
+from widthwise.files import check_path, claimed, remove_left_overs, replacing
 from widthwise.network import Network
 
 #: Seconds between two writings.
 INTERVAL = 5.0
+#: Characters of a file's name, so that one for the time of writing fits beside it into the 255 of most systems.
+LONGEST_NAME = 200
 #: What tells two runs apart in few words.
 SHOWN_KEYS = ("format", "initialisation", "seed", "statistics", "batch", "chunk size")
 
@@ -36,13 +37,13 @@ class SavedRun:
     """
 
     def __init__(self, path: str | os.PathLike, about: dict[str, Any]):
-        self.path, self.about = Path(path), about
+        expected = "the path of a file in a folder that exists"
+        self.path, self.about = check_path("checkpoint", path, expected), about
         self.written, self.warned = time.monotonic(), False
         self._writing = threading.Lock()
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise InvalidInput(
-                "checkpoint", repr(str(path)), "the path of a file in a folder that exists", "Make the folder first."
-            )
+        # by os.path, for which a name that is too long is no folder; pathlib raises
+        if os.path.isdir(self.path) or not os.path.isdir(self.path.parent) or len(self.path.name) > LONGEST_NAME:
+            raise InvalidInput("checkpoint", repr(str(path)), expected, "Make the folder first.")
         remove_left_overs(self.path)
 
     def alone(self) -> AbstractContextManager[None]:

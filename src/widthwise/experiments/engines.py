@@ -24,6 +24,7 @@ from typing import Any
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput
 from widthwise.extras import need
+from widthwise.network.validation import is_one_of
 
 Task = Callable[[Any], Any]
 
@@ -58,7 +59,7 @@ def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generat
     [3, 8]
     """
     chunks = chunks if isinstance(chunks, Sequence) else list(chunks)
-    if engine is None or engine == "local":
+    if engine is None or is_one_of(engine, ("local",)):
         return (task(chunk) for chunk in chunks)
     if isinstance(engine, str) and engine.partition("://")[0] in ("tcp", "tls", "ws", "wss", "ucx", "inproc"):
         return _on_cluster(task, chunks, _connect(engine), close=True)

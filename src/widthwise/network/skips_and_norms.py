@@ -18,7 +18,7 @@ from widthwise.network.layers.elementwise import Elementwise
 from widthwise.network.layers.normalisation import LayerNorm, RMSNorm
 from widthwise.network.layers.residual import Residual
 from widthwise.network.mlp import MLP
-from widthwise.network.validation import check_real
+from widthwise.network.validation import check_real, is_one_of
 
 #: Normalisations by the names that arguments use.
 NORMS = {"rms": RMSNorm, "ln": LayerNorm}
@@ -124,7 +124,7 @@ def NormMLP(
 
     def made(entry: Any) -> tuple[str, Layer]:
         kind, place, epsilon = entry
-        if place not in ("pre", "post"):
+        if not is_one_of(place, ("pre", "post")):
             raise UnknownName.of("norm", place, ("pre", "post"))
         return place, NORMS[norm_kind(kind)](epsilon)
 

@@ -13,11 +13,19 @@ from widthwise.comparison.pulls import predicted_at
 from widthwise.comparison.readings import read
 from widthwise.errors import InvalidInput
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, marks, panels, style, symbol
+from widthwise.results.labels import check_dataset
 
 #: Inputs with a curve of their own.
 _MOST_INPUTS = 8
 #: Curves of single networks that are drawn.
 _MOST_PATHS = 30
+
+
+def _check_datasets(**given: xr.Dataset | None) -> None:
+    """The first is there; others may be None."""
+    for number, (name, one) in enumerate(given.items()):
+        if number == 0 or one is not None:
+            check_dataset(name, one)
 
 
 def plot_flow(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> Figure:
@@ -32,6 +40,7 @@ def plot_flow(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> Figu
     >>> [axis.get_xlabel() for axis in figure.axes]
     ['layer', 'layer']
     """
+    _check_datasets(theory=theory, measurement=measurement)
     if measurement is None and _is_measured(theory):
         measurement = theory
     names = [name for name in ("K", "Theta") if name in theory]
@@ -69,6 +78,9 @@ def plot_spectrum(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> 
     >>> len(figure.axes[0].lines[0].get_xdata())
     2
     """
+    _check_datasets(theory=theory, measurement=measurement)
+    if not {"Theta", "K"} & set(theory.data_vars):
+        raise InvalidInput("theory", f"variables {list(theory.data_vars)}", "K or Theta")
     with look():
         figure, (axis,) = panels(1, 1, 4.4, 3.2)
         lowest, largest = [], 0.0
@@ -102,6 +114,8 @@ def plot_agreement(theory: xr.Dataset, measurement: xr.Dataset) -> Figure:
     >>> [axis.get_title(loc="left") for axis in figure.axes]
     ['$K$', '$\\\\Theta$']
     """
+    check_dataset("theory", theory)
+    check_dataset("measurement", measurement)
     names = [str(n) for n in theory.data_vars if n in measurement and f"{n}_se" in measurement]
     if not names:
         raise InvalidInput("measurement", f"variables {list(measurement.data_vars)}", "some variable of the theory")
@@ -136,6 +150,10 @@ def plot_predictions(predicted: xr.Dataset | None, measured: xr.Dataset | None =
     >>> figure.axes[0].get_xlabel()
     'test input'
     """
+    if predicted is not None:
+        check_dataset("predicted", predicted)
+    if measured is not None:
+        check_dataset("measured", measured)
     sources = [s for s in (predicted, measured) if s is not None]
     if not sources or any("mean" not in s or "cov" not in s for s in sources):
         raise InvalidInput("predicted, measured", "no mean and cov", "Datasets of predict, posterior or train")
@@ -184,6 +202,9 @@ def plot_learning_curves(predicted: xr.Dataset, measured: xr.Dataset | None = No
     `predicted` holds mean on (step, output, test) and cov on (step, output, test, output_, test_); `measured` holds
     `path` on (network, step, output, test). `widthwise.report.learning_curves` makes both.
     """
+    _check_datasets(predicted=predicted, measured=measured)
+    if measured is not None and "path" not in measured:
+        raise InvalidInput("measured", f"variables {list(measured.data_vars)}", "path on (network, step, output, test)")
     if "step" not in predicted.dims or "mean" not in predicted:
         raise InvalidInput("predicted", f"dimensions {dict(predicted.sizes)}", "mean on (step, output, test)")
     tests = min(predicted.sizes["test"], 6)

@@ -19,9 +19,9 @@ from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
 from widthwise.criticality.phase_diagram import PHASE_NAMES, block_of_diagram, critical_line
 from widthwise.errors import InvalidInput
-from widthwise.network import MLP, simplified
+from widthwise.network import MLP, plain, simplified
 from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
-from widthwise.results.labels import network_of
+from widthwise.results.labels import check_dataset, network_of
 from widthwise.tensors import SCALE_TEXT
 
 #: From this depth on, depth and ratios are drawn on logarithmic axes.
@@ -50,6 +50,7 @@ def plot_depth(flow: xr.Dataset) -> Figure:
     >>> [axis.get_title(loc="left") for axis in figure.axes]
     ['$K$', '$V/K^2$']
     """
+    check_dataset("flow", flow, "a Dataset of widthwise.single_input")
     names = [str(v) for v in flow.data_vars if not str(v).startswith("log_")]
     if "layer" not in flow.dims or "K" not in names or "a" in flow.dims:
         raise InvalidInput("flow", f"dimensions {dict(flow.sizes)}", "a Dataset of widthwise.single_input")
@@ -146,6 +147,8 @@ def plot_phase(diagram: xr.Dataset, net: MLP | None = None) -> Figure:
     >>> figure.axes[0].get_xlabel()
     '$C_W$'
     """
+    check_dataset("diagram", diagram, "a Dataset of phase_diagram")
+    net = None if net is None else plain(net, "a figure of phases")
     if "chi_perp" not in diagram or diagram["chi_perp"].ndim != 2 or min(diagram["chi_perp"].shape) < 2:
         raise InvalidInput("diagram", f"{dict(diagram.sizes)}", "a Dataset of phase_diagram on at least a 2 × 2 grid")
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
@@ -210,6 +213,8 @@ def plot_learning_rates(rates: LearningRates) -> Figure:
     >>> [axis.get_xlabel() for axis in figure.axes]
     ['layer', 'layer']
     """
+    if not isinstance(rates, LearningRates):
+        raise InvalidInput("rates", type(rates).__name__, "what widthwise.criticality.equalise returns")
     layer = np.arange(1, len(rates.lambda_b) + 1)
     with look():
         figure, (left, right) = panels(2, 2, 3.9, 3.0)

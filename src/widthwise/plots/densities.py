@@ -17,7 +17,8 @@ from widthwise.flow.action.couplings import couplings
 from widthwise.flow.action.output_density import output_density
 from widthwise.flow.exact import exact_law
 from widthwise.flow.one_input.deep_flow import single_flow
-from widthwise.network import MLP, check_one_input
+from widthwise.network import MLP, check_integer, check_one_input, check_seed, plain
+from widthwise.network.validation import check_flag
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, panels, style
 
 _GAUSSIAN = "Gaussian, infinite width"
@@ -37,6 +38,8 @@ def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0,
     >>> figure.axes[1].get_ylabel()
     'density / Gaussian'
     """
+    net = plain(net, "a density of outputs")
+    networks, seed, exact = check_integer("networks", networks, 0), check_seed(seed), check_flag("exact", exact)
     x = tuple(check_one_input(x, net.widths[0]).tolist())
     one = net.up_to(net.depth, 1)
     scale, z, curves = _densities(one, x, exact)
@@ -100,6 +103,7 @@ def plot_running(net: MLP, x: Any) -> Figure:
     >>> figure.axes[1].lines[0].get_ydata().round(6).tolist()                       # 5(l − 1)/64
     [0.0, 0.078125, 0.15625]
     """
+    net = plain(net, "couplings")
     x = check_one_input(x, net.widths[0])
     ratio = single_flow(net, x, ("V",), False).ratios["V"] / np.asarray(net.widths[:-1])
     layers = np.arange(1, net.depth + 1)

@@ -14,7 +14,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from widthwise.files import replacing
+from widthwise.errors import InvalidInput
+from widthwise.files import check_path, replacing
 from widthwise.tensors import TENSORS
 
 #: From dark to light, so that they differ in grey as well.
@@ -107,6 +108,11 @@ def layer_ticks(axis: Axes, layers: Any) -> None:
         axis.set_xticks(layers)
 
 
+def _check_figure(figure: Any) -> None:
+    if not isinstance(figure, Figure):
+        raise InvalidInput("figure", type(figure).__name__, "a figure of matplotlib")
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure as .svg, .pdf or .png and close it; the same numbers give the same bytes.
 
@@ -117,16 +123,21 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     ...     save_figure(figure, folder + "/flow.svg").read_text().startswith("<?xml")
     True
     """
-    target = Path(path)
+    _check_figure(figure)
+    target = check_path("path", path, "the path of a file that ends in .svg, .pdf or .png")
+    known = figure.canvas.get_supported_filetypes()
+    if target.suffix[1:] not in known:
+        raise InvalidInput("path", f"'{target}'", f"a file that ends in one of {', '.join(known)}")
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix, {})
     with look(), replacing(target) as part:
-        figure.savefig(part, format=target.suffix[1:] or None, dpi=160, metadata=dates)
+        figure.savefig(part, format=target.suffix[1:], dpi=160, metadata=dates)
     plt.close(figure)
     return target
 
 
 def svg_text(figure: Figure) -> str:
     """The figure as SVG, and close it."""
+    _check_figure(figure)
     text = io.StringIO()
     with look():
         figure.savefig(text, format="svg", metadata={"Date": None})

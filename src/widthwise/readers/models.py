@@ -25,6 +25,9 @@ from widthwise.readers.torch_models import optimizer_rates, torch_chain
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.results.theory import theory
 
+#: Random starting vectors, each of which costs `steps` products.
+_MOST_PROBES = 10_000
+
 
 def read_model(
     model: Any, *, learning_rate: float = 1.0, optimizer: Any = None, activation: Any = None, recognise: bool = True
@@ -181,7 +184,7 @@ def hessian_spectrum(
     layers, net, X = load_model(model, X, net)
     y = check_targets(y, len(X), net.widths[-1], "y")
     flat, unravel = ravel_pytree(layers)
-    count, probes = flat.size, check_integer("probes", probes, 1)
+    count, probes = flat.size, check_integer("probes", probes, 1, _MOST_PROBES, f"an integer from 1 to {_MOST_PROBES}")
     steps = min(check_integer("steps", steps, 1), count)
     require_memory(8 * count * (steps + 20), f"{steps} Lanczos vectors of {count} parameters", "Take fewer steps.")
     roots = ravel_pytree(jax.tree.map(lambda rate, p: jnp.full(p.shape, jnp.sqrt(rate)), rates(net), layers))[0]

@@ -72,6 +72,13 @@ def layer_coordinate(layers: tuple[int, ...]) -> xr.Coordinates:
     return xr.Coordinates({"layer": np.asarray(layers)})
 
 
+def check_dataset(argument: str, dataset: Any, expected: str = "a Dataset made by widthwise") -> xr.Dataset:
+    """A Dataset; anything else is refused by the name of the argument."""
+    if not isinstance(dataset, xr.Dataset):
+        raise InvalidInput(argument, type(dataset).__name__, expected)
+    return dataset
+
+
 def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None) -> Network:
     """The network a Dataset was computed for; `activations` maps the names of your own activations to functions.
 
@@ -82,8 +89,7 @@ def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None
     """
     if activations is not None and not isinstance(activations, Mapping):
         raise InvalidInput("activations", repr(activations), "a dict from names to functions")
-    if not isinstance(dataset, xr.Dataset):
-        raise InvalidInput("dataset", type(dataset).__name__, "a Dataset made by widthwise")
+    check_dataset("dataset", dataset)
     if "network" not in dataset.attrs:
         raise InvalidInput("dataset", "a Dataset without the attribute 'network'", "one made by widthwise")
     return network_from_json(dataset.attrs["network"], activations)

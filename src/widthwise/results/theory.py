@@ -129,7 +129,7 @@ def theory(
     if chunks is not None:
         if order == 1 or device:
             raise InvalidInput("chunks", f"{chunks!r} with order={order}, device={device}", "order=0, device=False")
-        other = None if X2 is None else net.check_inputs(X2, "X2")
+        other = _others(net, X, X2)
         return chunked_kernels(net, X, other, names, layers, number, chunks)
     two = _at_pairs(net, X, X2, names, layers, inputs, number, tolerance, progress) if order == 1 else None
     if two is not None:
@@ -172,7 +172,7 @@ def _at_pairs(
             )
         _warn_of_narrow_layers(net)
         wanted = {name: _PAIR_ENTRIES[inputs][TENSORS[name].slots] for name in names}
-        X2 = None if X2 is None else net.check_inputs(X2, "X2")
+        X2 = _others(net, X, X2)
         with DelayedProgress("tensors at pairs of inputs", bar) as progress:
             flow = pair_flow(
                 net, X, X2, wanted, last_only=layers == "last", tolerance=tolerance, dtype=number, progress=progress
@@ -307,10 +307,18 @@ def single_input(net: Network, x: Any, *, tensors: Sequence[str] | None = None, 
     return ds
 
 
+def _others(net: Network, X: np.ndarray, X2: Any) -> np.ndarray | None:
+    """The other inputs, if there are some, with as many positions as the first."""
+    others = None if X2 is None else net.check_inputs(X2, "X2")
+    if others is not None and others.shape[1:] != X.shape[1:]:
+        raise InvalidInput("X2", f"inputs of shape {others.shape[1:]}", f"{X.shape[1:]}, as those of X")
+    return others
+
+
 def _infinite(
     net: Network, X, X2, names: tuple[str, ...], layers: str, number: np.dtype, device: bool, bar: bool | None
 ):  # fmt: skip
-    X2 = None if X2 is None else net.check_inputs(X2, "X2")
+    X2 = _others(net, X, X2)
     entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
     options = {
         "layers='last'": layers == "all" and net.depth > 1,
@@ -353,7 +361,7 @@ def _to_order_one(net: Network, X, names: tuple[str, ...], layers: str, number: 
 
 def _number_type(dtype: Any) -> np.dtype:
     for name in ("float64", "float32"):
-        if dtype == name or dtype is getattr(np, name) or dtype == np.dtype(name):
+        if is_one_of(dtype, (name,)) or dtype is getattr(np, name) or (isinstance(dtype, np.dtype) and dtype == name):
             return np.dtype(name)
     raise InvalidInput("dtype", repr(dtype), "'float64' or 'float32'")
 

@@ -22,7 +22,7 @@ from scipy.special import gammaln, wrightomega
 
 from widthwise.errors import InvalidInput, SingularKernel
 from widthwise.flow.exact.deep_linear import check_linear
-from widthwise.network import MLP, check_inputs, check_targets, real_array
+from widthwise.network import MLP, check_inputs, check_real, check_targets, real_array
 from widthwise.special.linear_products import ProductLaw, log_meijer, product_law
 
 #: Inputs count as linearly dependent when one is that close to the span of the others.
@@ -79,7 +79,7 @@ class Interpolation:
 
     def scale_moment(self, k: float) -> float:
         """E[S^k | data] for real k; S is the variance of an entry of θ off the data."""
-        at = -0.5 * self.points
+        k, at = check_real("k", k, "a number from -1e3 to 1e3", least=-1e3, largest=1e3), -0.5 * self.points
         return math.exp(self._log_average(k + at, self.radius_squared) - self._log_average(at, self.radius_squared))
 
     def log_scale_density(self, log_S: ArrayLike) -> np.ndarray:
@@ -170,9 +170,12 @@ def interpolation_scale_limit(prior_scale: float, radius_squared_per_point: floa
     >>> tuple(round(interpolation_scale_limit(1.0, 3.0, depth), 3) for depth in (1e-9, 1.0, 1e9))
     (1.0, 1.855, 3.0)
     """
-    if not min(prior_scale, radius_squared_per_point, effective_depth) > 0.0:
-        got = f"{prior_scale}, {radius_squared_per_point}, {effective_depth}"
-        raise InvalidInput("prior_scale, radius_squared_per_point, effective_depth", got, "positive numbers")
+    given = {"prior_scale": prior_scale, "radius_squared_per_point": radius_squared_per_point}
+    given["effective_depth"] = effective_depth
+    prior_scale, radius_squared_per_point, effective_depth = (
+        check_real(name, value, "a positive number up to 1e100", least=1e-100, largest=1e100)
+        for name, value in given.items()
+    )
     start = math.log(prior_scale)
     exponent = math.log(effective_depth * radius_squared_per_point) + effective_depth - start
     # log S = start − λ + ω, and λ ν/S = ω, which does not cancel

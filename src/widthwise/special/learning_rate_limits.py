@@ -115,9 +115,32 @@ def catapult_map(
     >>> catapult_map(1.0, 2.0, 0.5, 0.1)
     (0.025, 1.85)
     """
-    z = residual + target
-    moved = residual * (1.0 - learning_rate * curvature + coupling * learning_rate**2 * z * residual)
-    bent = curvature + coupling * learning_rate * (learning_rate * curvature * residual**2 - 4.0 * z * residual)
+    found = _mapped(*_checked_orbits(residual, curvature, learning_rate, coupling, target))
+    if not all(np.isfinite(part).all() for part in found):
+        raise InvalidInput("residual", "numbers whose next step is not representable", "smaller ones, in all arguments")
+    return found
+
+
+def _checked_orbits(*values: Any) -> list[np.ndarray]:
+    """The arguments of `catapult_map` as arrays that broadcast."""
+    names = ("residual", "curvature", "learning_rate", "coupling", "target")
+    given = [real_array(value, name) for value, name in zip(values, names, strict=True)]
+    for array, name in zip(given[1:4], names[1:4], strict=True):
+        if (array <= 0.0).any() or not array.size:
+            raise InvalidInput(name, f"{array.min():g}" if array.size else "an empty array", "positive numbers")
+    try:
+        np.broadcast_shapes(*(array.shape for array in given))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for array, name in zip(given, names, strict=True))
+        raise InvalidInput("residual", f"shapes {shapes}", "numbers, or arrays that broadcast") from None
+    return given
+
+
+def _mapped(residual: Any, curvature: Any, learning_rate: Any, coupling: Any, target: Any) -> tuple[Any, Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = residual + target
+        moved = residual * (1.0 - learning_rate * curvature + coupling * learning_rate**2 * z * residual)
+        bent = curvature + coupling * learning_rate * (learning_rate * curvature * residual**2 - 4.0 * z * residual)
     return moved, bent
 
 
@@ -133,19 +156,13 @@ def catapult_orbit(
     array([1.  , 0.07])
     """
     steps = check_integer("steps", steps, 1)
-    names = ("residual", "curvature", "learning_rate", "coupling", "target")
-    values = (residual, curvature, learning_rate, coupling, target)
-    given = [real_array(value, name) for value, name in zip(values, names, strict=True)]
-    for array, name in zip(given[1:4], names[1:4], strict=True):
-        if (array <= 0.0).any():
-            raise InvalidInput(name, f"{array.min():g}", "positive numbers")
+    given = _checked_orbits(residual, curvature, learning_rate, coupling, target)
     r, bend, eta, c, y = np.broadcast_arrays(*given)
     each = 2 * 3 * 8 * r.size + 400  # numbers in the list and in the result, and what objects weigh
     what = f"{steps} steps of {r.size} orbits"
     require_memory(each * steps, what, lambda limit: f"What would fit: {limit // each} steps.")
     history = [(r, bend)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(steps):
-            r, bend = (np.where(np.isnan(part), np.inf, part) for part in catapult_map(*history[-1], eta, c, y))
-            history.append((r, bend))
+    for _ in range(steps):
+        r, bend = (np.where(np.isnan(part), np.inf, part) for part in _mapped(*history[-1], eta, c, y))
+        history.append((r, bend))
     return CatapultOrbit(*(np.stack(part) for part in zip(*history, strict=True)))

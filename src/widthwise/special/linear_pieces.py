@@ -19,7 +19,7 @@ from widthwise.activations.closed_forms import homogeneous
 from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.memory import require_layers, require_memory
-from widthwise.network import MLP, check_integer, check_one_input, check_widths, plain, real_array
+from widthwise.network import MLP, check_integer, check_one_input, check_real, check_widths, plain, real_array
 
 #: Breakpoints closer than this, in units of the segment, are one.
 CLOSEST_KINKS = 1e-13
@@ -57,6 +57,7 @@ class SegmentPieces:
         >>> pieces.count, pieces.merged().count
         (2, 1)
         """
+        tolerance = check_real("tolerance", tolerance, "a number from 0 to 1", largest=1.0)
         size = np.abs(self.slopes).max(initial=0.0)
         keep = np.concatenate([[True], np.any(np.abs(np.diff(self.slopes, axis=0)) > tolerance * size, axis=1)])
         return SegmentPieces(np.append(self.t[:-1][keep], self.t[-1]), self.values[keep], self.slopes[keep])

@@ -25,7 +25,7 @@ from scipy.special import digamma, gammaln, loggamma, polygamma
 
 from widthwise.errors import AccuracyWarning, InvalidInput
 from widthwise.extras import need
-from widthwise.network import check_widths, real_array
+from widthwise.network import check_real, check_widths, real_array
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class ProductLaw:
 
     def log_moment(self, k: float) -> float:
         """log E ρ^(2k) for real k > −n/2: Σ_l log Γ(n_l/2 + k) − log Γ(n_l/2) − k log(n_l/2)."""
+        k = check_real("k", k, "a number from -1e100 to 1e100", least=-1e100, largest=1e100)
         if k <= -float(self._half.min()):
             return math.inf
         return float(np.sum(gammaln(self._half + k) - gammaln(self._half) - k * np.log(self._half)))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widthwise.errors import InvalidInput
-from widthwise.network import check_inputs
+from widthwise.network import check_inputs, real_array
 from widthwise.special.linear_pieces import LayerWeights, affine_step, check_layers
 
 #: Lines closer to a corner than this, in units of the polygon's extent, pass through it.
@@ -60,7 +60,10 @@ class PolygonPieces:
 
     def inputs(self, u: ArrayLike) -> np.ndarray:
         """Network inputs (…, features) of plane coordinates (…, 2)."""
-        return self.origin + np.asarray(u, float) @ self.basis
+        u = real_array(u, "u")
+        if u.ndim < 1 or u.shape[-1] != 2:
+            raise InvalidInput("u", f"an array of shape {u.shape}", "coordinates in the plane, shape (…, 2)")
+        return self.origin + u @ self.basis
 
     def polygons(self) -> list[np.ndarray]:
         """The pieces as a list of (corners, 2), for drawing."""

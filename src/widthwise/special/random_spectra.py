@@ -25,6 +25,9 @@ from widthwise.network import check_integer, check_widths, real_array
 
 #: The root is followed from far above the real axis to it in this many steps, with some Newton iterations at each.
 _STEPS, _NEWTON = 160, 6
+#: Moments grow as a power of their order: higher ones are not representable for all widths.
+_HIGHEST_MOMENT = 200
+_MOMENTS = f"an integer from 0 to {_HIGHEST_MOMENT}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class ProductSpectrum:
         >>> product_spectrum([1, 1, 1]).moments(4)
         array([ 1.,  1.,  3., 12., 55.])
         """
-        order = check_integer("order", order, 0)
+        order = check_integer("order", order, 0, _HIGHEST_MOMENT, _MOMENTS)
         base = self._numerator()
         result, power = [1.0], np.ones(1)
         for k in range(1, order + 1):
@@ -179,7 +182,7 @@ class MarchenkoPastur:
         >>> MarchenkoPastur(0.5).moments(3)
         array([1.  , 1.  , 1.5 , 2.75])
         """
-        orders = range(1, check_integer("order", order, 0) + 1)
+        orders = range(1, check_integer("order", order, 0, _HIGHEST_MOMENT, _MOMENTS) + 1)
         terms = ([self.alpha**r * math.comb(k, r) * math.comb(k - 1, r) / (r + 1) for r in range(k)] for k in orders)
         return np.array([1.0, *map(sum, terms)])
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from widthwise.errors import InvalidInput
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_integer, is_one_of
 from widthwise.stax.recipes import Item, StaxLayer, items_of, made_of
+
+#: Layers one after the other, or branches, that `repeat` and `FanOut` make.
+MOST_COPIES = 100_000
 
 
 def serial(*layers: Any) -> StaxLayer:
@@ -22,7 +25,7 @@ def serial(*layers: Any) -> StaxLayer:
 
 def repeat(layer: Any, n: int) -> StaxLayer:
     """A layer n times, with parameters of its own each time."""
-    count = check_integer("n", n, 1)
+    count = check_integer("n", n, 1, MOST_COPIES, f"an integer from 1 to {MOST_COPIES}")
     return made_of(*(items_of(layer) * count))
 
 
@@ -35,7 +38,7 @@ def parallel(*layers: Any) -> StaxLayer:
 
 def FanOut(num: int) -> StaxLayer:
     """Copies of one signal."""
-    return made_of(Item(fan_out=check_integer("num", num, 2)))
+    return made_of(Item(fan_out=check_integer("num", num, 2, MOST_COPIES, f"an integer from 2 to {MOST_COPIES}")))
 
 
 def FanInSum() -> StaxLayer:
@@ -50,7 +53,7 @@ def FanInProd() -> StaxLayer:
 
 def FanInConcat(axis: int = -1) -> StaxLayer:
     """Channels of all branches beside each other."""
-    if axis != -1:
+    if not is_one_of(axis, (-1,)):
         raise InvalidInput(
             "axis", repr(axis), "-1, the channels", "Branches cannot be joined along inputs or positions."
         )

@@ -14,13 +14,24 @@ from widthwise.activations import Activation, resolve
 from widthwise.activations.closed_forms import ReluFamilyForm
 from widthwise.errors import InvalidInput
 from widthwise.network import Elementwise as ElementwiseLayer
-from widthwise.network.validation import check_integer
+from widthwise.network.validation import check_flag, check_integer, check_real, real_array
 from widthwise.stax.recipes import Item, StaxLayer, made_of
+
+#: Of a polynomial: its moments are factorials of twice the degree.
+_HIGHEST_DEGREE = 60
 
 
 def _layer(activation: Any) -> StaxLayer:
     made = ElementwiseLayer(activation)
     return made_of(Item(lambda sizes: ([made], sizes.channels)))
+
+
+def _numbers(**given: Any) -> tuple[float, ...]:
+    """Finite numbers by the names of their arguments."""
+    return tuple(
+        check_real(name, value, "a number from -1e50 to 1e50", least=-1e50, largest=1e50)
+        for name, value in given.items()
+    )
 
 
 @lru_cache(maxsize=256)
@@ -52,12 +63,12 @@ def Relu(do_stabilize: bool = False) -> StaxLayer:
 
 def LeakyRelu(alpha: float, do_stabilize: bool = False) -> StaxLayer:
     """z for z > 0 and α z below."""
-    return _layer(f"leaky_relu({alpha!r})")
+    return _layer(f"leaky_relu({_numbers(alpha=alpha)[0]!r})")
 
 
 def ABRelu(a: float, b: float, do_stabilize: bool = False) -> StaxLayer:
     """a min(z, 0) + b max(z, 0)."""
-    return _layer(_two_slopes(float(a), float(b)))
+    return _layer(_two_slopes(*_numbers(a=a, b=b)))
 
 
 @lru_cache(maxsize=64)
@@ -83,37 +94,40 @@ def _sign() -> Activation:
 
 def Erf(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> StaxLayer:
     """a erf(b z) + c."""
-    return _layer("erf" if (a, b, c) == (1.0, 1.0, 0.0) else _function("erf", (float(a), float(b), float(c))))
+    numbers = _numbers(a=a, b=b, c=c)
+    return _layer("erf" if numbers == (1.0, 1.0, 0.0) else _function("erf", numbers))
 
 
 def Gelu(approximate: bool = False) -> StaxLayer:
     """z Φ(z), or its approximation by a tanh."""
-    return _layer("gelu_tanh" if approximate else "gelu")
+    return _layer("gelu_tanh" if check_flag("approximate", approximate) else "gelu")
 
 
 def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> StaxLayer:
     """a sin(b z + c)."""
-    return _layer("sin" if (a, b, c) == (1.0, 1.0, 0.0) else _function("sin", (float(a), float(b), float(c))))
+    numbers = _numbers(a=a, b=b, c=c)
+    return _layer("sin" if numbers == (1.0, 1.0, 0.0) else _function("sin", numbers))
 
 
 def Cos(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> StaxLayer:
     """a cos(b z + c)."""
+    a, b, c = _numbers(a=a, b=b, c=c)
     return Sin(a, b, c + math.pi / 2.0)
 
 
 def Rbf(gamma: float = 1.0) -> StaxLayer:
     """√2 sin(√(2γ) z + π/4), whose kernel of one layer is e^{−γ|x−x'|²}."""
-    return _layer(_function("rbf", (float(gamma),)))
+    return _layer(_function("rbf", (check_real("gamma", gamma, "a number from 0 to 1e50", largest=1e50),)))
 
 
 def Exp(a: float = 1.0, b: float = 1.0) -> StaxLayer:
     """a e^{b z}."""
-    return _layer(_function("exp", (float(a), float(b))))
+    return _layer(_function("exp", _numbers(a=a, b=b)))
 
 
 def Gaussian(a: float = 1.0, b: float = -1.0) -> StaxLayer:
     """a e^{b z²}."""
-    return _layer(_function("gaussian", (float(a), float(b))))
+    return _layer(_function("gaussian", _numbers(a=a, b=b)))
 
 
 def Gabor() -> StaxLayer:
@@ -128,27 +142,27 @@ def Sigmoid_like() -> StaxLayer:
 
 def Monomial(degree: int) -> StaxLayer:
     """z^degree."""
-    degree = check_integer("degree", degree, 0)
+    degree = check_integer("degree", degree, 0, _HIGHEST_DEGREE, f"an integer from 0 to {_HIGHEST_DEGREE}")
     return _layer("linear") if degree == 1 else Polynomial([0.0] * degree + [1.0])
 
 
 def RectifiedMonomial(degree: int) -> StaxLayer:
     """z^degree for z ≥ 0, nothing below."""
-    degree = check_integer("degree", degree, 0)
+    degree = check_integer("degree", degree, 0, _HIGHEST_DEGREE, f"an integer from 0 to {_HIGHEST_DEGREE}")
     return _layer({0: "step", 1: "relu"}.get(degree) or _function("rectified_monomial", (float(degree),)))
 
 
 def Polynomial(coef: Sequence[float]) -> StaxLayer:
     """Σ_i coef_i z^i."""
-    numbers = tuple(map(float, coef))
-    if not numbers:
-        raise InvalidInput("coef", repr(coef), "at least one coefficient")
-    return _layer(_function("polynomial", numbers))
+    numbers = real_array(coef, "coef")
+    if numbers.ndim != 1 or not 1 <= numbers.size <= _HIGHEST_DEGREE + 1:
+        raise InvalidInput("coef", repr(coef), f"a list of 1 to {_HIGHEST_DEGREE + 1} coefficients, the constant first")
+    return _layer(_function("polynomial", tuple(map(float, numbers))))
 
 
 def Hermite(degree: int) -> StaxLayer:
     """The Hermite polynomial of a degree, normalised to ⟨he²⟩ = 1."""
-    degree = check_integer("degree", degree, 0)
+    degree = check_integer("degree", degree, 0, _HIGHEST_DEGREE, f"an integer from 0 to {_HIGHEST_DEGREE}")
     below, own = [1.0], [0.0, 1.0]
     if degree == 0:
         return Polynomial(below)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput
 from widthwise.experiments.layer_passes import has_parameters, learning_rates
 from widthwise.experiments.sampler import output_rows, sample_parameters
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow, kernels_at_positions
@@ -24,7 +24,7 @@ from widthwise.flow.kernels.variances import diagonal_flow
 from widthwise.network import Dropout, Flatten, Layer, Stack, WeightLayer
 from widthwise.network.layers.base import Misfit
 from widthwise.network.layers.parallel import Parallel
-from widthwise.network.validation import check_integer, is_one_of, real_array
+from widthwise.network.validation import check_integer, check_names, is_one_of, real_array
 
 KERNELS = ("nngp", "ntk", "cov1", "cov2")
 
@@ -152,9 +152,9 @@ class _Init:
 
     def __call__(self, rng: Any, input_shape: Sequence[int]) -> tuple[tuple[int, ...], Any]:
         """Shapes behind the layers, and parameters drawn from a key of jax, in units of √λ (see `docs`)."""
-        shape = tuple(1 if entry == -1 else int(entry) for entry in input_shape)
+        shape = _checked_shape(input_shape)
         net, sizes = stack_of(self.items, shape)
-        drawn = sample_parameters(net, rng)
+        drawn = sample_parameters(net, _checked_key(rng))
         outside = [jax.tree.map(_in_units, rates, own) for rates, own in zip(_rates(net), drawn, strict=True)]
         return (input_shape[0], *sizes.positions, sizes.features), outside
 
@@ -177,10 +177,14 @@ class _Apply:
 
     def __call__(self, params: Any, inputs: Any, *, rng: Any = None, **_: Any) -> jax.Array:
         """Outputs of the network with these parameters; `rng` draws the masks of dropout anew."""
-        X = jnp.asarray(inputs)
+        X = inputs if isinstance(inputs, jax.Array) else _inputs(inputs, "inputs")
         net, sizes = stack_of(self.items, X.shape)
-        own = [jax.tree.map(_from_units, rates, p) for rates, p in zip(_rates(net), params, strict=True)]
+        try:
+            own = [jax.tree.map(_from_units, rates, p) for rates, p in zip(_rates(net), params, strict=True)]
+        except (TypeError, ValueError):
+            raise InvalidInput("params", type(params).__name__, "what init_fn gave for inputs of this shape") from None
         if rng is not None:
+            rng = _checked_key(rng)
             drawing = [step for step in net.steps if has_parameters(step)]
             keys = jax.random.split(rng, len(drawing)) if drawing else []
             own = [
@@ -201,12 +205,9 @@ class _KernelFunction:
         get : "nngp", "ntk", "cov1" or "cov2" for an array, several for a named tuple, None for all.
         """
         for name, value in options.items():
-            if value not in (None, False):
+            if value is not None and value is not False:
                 raise InvalidInput(name, repr(value), "None", "This option of neural-tangents has no counterpart here.")
-        names = (get,) if isinstance(get, str) else KERNELS if get is None else tuple(get)
-        for name in names:
-            if not is_one_of(name, KERNELS):
-                raise UnknownName.of("get", name, KERNELS)
+        names = KERNELS if get is None else tuple(check_names("get", get, KERNELS))
         X = _inputs(x1, "x1")
         net, _ = stack_of(self.items, X.shape)
         X2 = None if x2 is None else _inputs(x2, "x2")
@@ -220,10 +221,29 @@ class _KernelFunction:
         return namedtuple("AnalyticKernel", names)(*(found[name] for name in names))  # pyright: ignore[reportUntypedNamedTuple]
 
 
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    """Of inputs, whose number may be left open as −1."""
+    expected = "a shape (inputs or -1, positions…, channels)"
+    if not isinstance(shape, list | tuple) or len(shape) < 2:
+        raise InvalidInput("input_shape", repr(shape), expected)
+    inputs, *rest = shape
+    rest = [check_integer("input_shape", entry, 1, expected=expected) for entry in rest]
+    return (1 if is_one_of(inputs, (-1,)) else check_integer("input_shape", inputs, 1, expected=expected), *rest)
+
+
+def _checked_key(rng: Any) -> Any:
+    """A key of jax, of the new kind or the old."""
+    old = getattr(rng, "shape", None) == (2,) and getattr(rng, "dtype", None) == np.uint32
+    new = isinstance(rng, jax.Array) and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) and rng.ndim == 0
+    if not old and not new:
+        raise InvalidInput("rng", repr(rng), "a key of jax", "For example jax.random.key(0).")
+    return rng
+
+
 def _inputs(values: Any, name: str) -> np.ndarray:
     array = real_array(values, name)
-    if array.ndim < 2:
-        raise InvalidInput(name, f"an array of shape {array.shape}", "shape (inputs, features)")
+    if array.ndim < 2 or not array.size:
+        raise InvalidInput(name, f"an array of shape {array.shape}", "shape (inputs, positions…, channels), not empty")
     return array
 
 

@@ -13,6 +13,7 @@ from widthwise.errors import InvalidInput, UnknownName
 from widthwise.network import MLP, check_integer, network_from_dict, plain
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.mlp import FIELDS
+from widthwise.network.validation import is_one_of
 from widthwise.study.data import Data, dataset, load_data
 
 ALGORITHM_CLASSES = {
@@ -117,7 +118,7 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
     >>> make_algorithm("gradient_descent", learning_rate=0.1)
     GradientDescent(learning_rate=0.1, steps=None)
     """
-    if algorithm not in ALGORITHM_CLASSES:
+    if not is_one_of(algorithm, ALGORITHM_CLASSES):
         raise UnknownName.of("algorithm", algorithm, ALGORITHM_CLASSES)
     known = {f.name: f for f in fields(ALGORITHM_CLASSES[algorithm])}
     for name in settings:
@@ -143,6 +144,10 @@ def _study_data(table: Mapping[str, Any], folder: Path | None) -> Data:
     for name in table:
         if name not in _DATA_KEYS:
             raise UnknownName.of("[data]", name, _DATA_KEYS)
+    if "source" not in table and "X_train" not in table:
+        raise InvalidInput(
+            "[data]", f"only {', '.join(table) or 'an empty table'}", "source, or X_train with its numbers"
+        )
     if "source" not in table:
         return Data(**{name: value for name, value in table.items() if name != "points"})
     source = str(table["source"])

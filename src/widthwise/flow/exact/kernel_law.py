@@ -13,6 +13,7 @@ from scipy.interpolate import BSpline
 from widthwise.errors import DivergentMoment
 from widthwise.flow.exact.lattice import HALF, LATTICE_MARGIN, ORDER, prefilter
 from widthwise.gaussian.kernel_rules import dense_kernel
+from widthwise.network.validation import LEAST, check_real, real_array
 
 #: A moment is out of reach when its integrand has not fallen to this share of its largest value where the upper tail
 #: falls below the smallest weights that the chain keeps with certainty.
@@ -80,6 +81,7 @@ class KernelLaw:
 
     def moment(self, k: float) -> float:
         """E Ĝ^k, k > 0."""
+        k = check_real("k", k, "a positive number up to 1e6", least=LEAST, largest=1e6)
         with np.errstate(divide="ignore"):
             parts = np.log(np.abs(self.weights)) + k * self.log_g
             points = np.log(self.masses) + k * np.log(self.atom_kernels)
@@ -131,7 +133,7 @@ class KernelLaw:
 
     def density(self, g: ArrayLike) -> np.ndarray:
         """Density of Ĝ at g, without its point masses."""
-        g = np.asarray(g, dtype=float)
+        g = real_array(g, "g")
         m = (g - self.C_b) / self.C_W if self.C_W else np.zeros_like(g)
         inside = m > 0.0
         spline = BSpline(*self._padded, ORDER - 1, extrapolate=False) if len(self.weights) else np.zeros_like
@@ -147,7 +149,7 @@ class KernelLaw:
         return self._tail(g, upper=True)
 
     def _tail(self, g, upper: bool) -> np.ndarray:
-        g = np.asarray(g, dtype=float)
+        g = real_array(g, "g")
         m = np.maximum((g - self.C_b) / self.C_W, 0.0) if self.C_W else np.where(g >= self.C_b, np.inf, 0.0)
         chosen = self.atom_kernels > g[..., None] if upper else self.atom_kernels <= g[..., None]
         return np.clip(self._integrals[int(upper)](_safe_log(m)) + chosen @ self.masses, 0.0, 1.0)

@@ -16,11 +16,13 @@ from widthwise.flow.exact.kernel_law import KernelLaw
 from widthwise.flow.exact.neurons import slopes_of
 from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network import MLP, Network, check_integer, check_one_input, plain, real_array
+from widthwise.network import MLP, Network, check_integer, check_one_input, check_real, plain, real_array
 
 #: Numbers held at once when a function is averaged over the lattice.
 _NODE_BLOCK = 1 << 22
 _BISECTIONS = 80
+#: (k − 1)!! is below the largest float.
+_HIGHEST_MOMENT = 300
 #: E Ĝ^(−m/2) counts as infinite when its integrand at the lower end has not fallen to this share of its largest value.
 _DIVERGES = math.log(1e-9)
 
@@ -91,11 +93,13 @@ class ExactLaw:
         >>> round(exact_law(MLP([2, 1, 1], "linear"), [1.0, 1.0]).moment(4), 9)
         9.0
         """
-        if k != int(k) or k < 0:
-            raise InvalidInput("k", repr(k), "a non-negative whole number")
-        if k == 0 or k % 2:
-            return float(k == 0)
-        return math.prod(range(1, int(k), 2)) * self.kernel.moment(int(k) // 2)
+        expected = f"a whole number from 0 to {_HIGHEST_MOMENT}, beyond which (k − 1)!! is not representable"
+        whole = check_real("k", k, expected, largest=_HIGHEST_MOMENT)
+        if whole % 1.0:
+            raise InvalidInput("k", repr(k), expected)
+        if whole == 0 or whole % 2:
+            return float(whole == 0)
+        return math.prod(range(1, int(whole), 2)) * self.kernel.moment(whole // 2)
 
     def density(self, z: ArrayLike) -> np.ndarray:
         """Density of one output at z: E N(z; 0, Ĝ), without the point mass `dead` at zero."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from widthwise.activations import Activation, evaluate, require_derivatives, require_functions
+from widthwise.activations import Activation, evaluate, require_derivatives, require_functions, resolve
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput, UnknownName
@@ -16,7 +17,7 @@ from widthwise.gaussian.four_points.orthants import orthant_route
 from widthwise.gaussian.four_points.planes import plane_route
 from widthwise.gaussian.four_points.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
-from widthwise.network.validation import is_one_of
+from widthwise.network.validation import LEAST, check_real, is_one_of, real_array
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
 _ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
@@ -77,6 +78,8 @@ def four_point(
     """
     if not is_one_of(method, FOUR_POINT_METHODS):
         raise UnknownName.of("method", method, FOUR_POINT_METHODS)
+    activation, K, families = resolve(activation), _checked_kernel(K), _checked_families(families)
+    tolerance = check_real("tolerance", tolerance, "a positive number", least=LEAST)
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
     require_functions(activation, highest, "families", "four-point expectations at coinciding inputs")
@@ -120,6 +123,24 @@ def four_point(
         )
     values, errors = sample_route(activation, K, placed)
     return FourPoint(len(K), placed, values, errors, "low-discrepancy sample")
+
+
+def _checked_kernel(K: np.ndarray) -> np.ndarray:
+    array = real_array(K, "K")
+    if array.ndim != 2 or not array.size or len(array) != array.shape[1] or (np.diag(array) < 0.0).any():
+        expected = "a matrix (inputs, inputs) of covariances, which are not negative on the diagonal"
+        raise InvalidInput("K", f"an array of shape {array.shape}", expected)
+    return array
+
+
+def _checked_families(families: Any) -> tuple[Orders, ...]:
+    expected = "tuples of four orders of derivatives, such as ((0, 0, 1, 1),)"
+    if not isinstance(families, list | tuple) or not families:
+        raise InvalidInput("families", repr(families), expected)
+    for orders in families:
+        if not isinstance(orders, list | tuple) or len(orders) != 4 or not all(is_one_of(k, range(5)) for k in orders):
+            raise InvalidInput("families", repr(orders), expected + ", each from 0 to 4")
+    return tuple(map(tuple, families))
 
 
 def check_fourth_moments(activation: Activation, K: np.ndarray, highest: int) -> None:

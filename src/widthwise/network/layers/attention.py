@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import UnknownName
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_kind, number, width
+from widthwise.network.validation import check_flag, check_integer, is_one_of
 
 MECHANISMS = ("identity", "softmax", "relu", "abs")
 SCALINGS = ("1/n", "1/sqrt(n)")
@@ -57,10 +58,13 @@ class Attention(Layer):
     def __post_init__(self):
         super().__post_init__()
         for name, value, known in (("mechanism", self.mechanism, MECHANISMS), ("scaling", self.scaling, SCALINGS)):
-            if value not in known:
+            if not is_one_of(value, known):
                 raise UnknownName.of(name, value, known)
-        if not isinstance(self.in_values, bool):
-            raise InvalidInput("in_values", repr(self.in_values), "True or False")
+        check_flag("in_values", self.in_values)
+        for name in ("keys", "values"):
+            if getattr(self, name) is not None:
+                expected = "a positive integer, or None for as many as there are inputs"
+                object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, expected=expected))
 
     def outgoing(self, signal: Signal) -> Signal:
         if signal.positions == 0:

@@ -12,6 +12,7 @@ from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, lay
 from widthwise.network.layers.dense import WeightLayer
 from widthwise.network.layers.elementwise import as_layer, short_repr
 from widthwise.network.layers.residual import Fork, Residual
+from widthwise.network.validation import is_one_of
 
 JOINS = ("sum", "concatenate", "product")
 
@@ -76,7 +77,7 @@ class Parallel(Layer):
         super().__post_init__()
         if isinstance(self.branches, str) or not isinstance(self.branches, Sequence) or len(self.branches) < 2:
             raise InvalidInput("branches", repr(self.branches), "at least two lists of layers")
-        if self.join not in JOINS:
+        if not is_one_of(self.join, JOINS):
             raise UnknownName.of("join", self.join, JOINS)
         made = (one if isinstance(one, Branch) else Branch(_listed(one)) for one in self.branches)
         object.__setattr__(self, "branches", tuple(made))

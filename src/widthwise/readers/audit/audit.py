@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
@@ -31,6 +31,8 @@ from widthwise.text import text_table
 
 #: Rows of a batch on which theory is computed.
 _ROWS_OF_THEORY = 32
+#: Fresh draws of a model, each of which is run forward and back.
+_MOST_DRAWS = 1000
 #: Kinds of findings that only say what could not be looked at.
 _NOT_SEEN = {"forward": "warning", "no_output": "warning", "backward": "warning", "no_gradient": "warning"}
 
@@ -194,7 +196,8 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
     >>> [(one.kind, one.severity, one.tensor) for one in report.findings]
     [('copied_layers', 'error', '2.weight')]
     """
-    draws, seed = check_integer("draws", draws, 0), check_seed(seed)
+    most = f"an integer from 0 to {_MOST_DRAWS}"
+    draws, seed = check_integer("draws", draws, 0, _MOST_DRAWS, most), check_seed(seed)
     kinds = package_names(model)
     if "torch" in kinds:
         return _audit_torch(unwrapped(model), batch, optimizer, draws, seed)
@@ -251,8 +254,7 @@ def _signals_on(
         rows = next((len(v) for v in (*arguments[0], *arguments[1].values()) if hasattr(v, "shape") and v.dim()), 1)
         module, remarks = prepared_for_signals(torch, model, rows)
     except Exception as error:  # what cannot be copied, or is no batch
-        reason = (str(error).splitlines() or [""])[0]
-        return Observations(problems=[("forward", f"signals were not measured ({type(error).__name__}: {reason})")])
+        return Observations(problems=[("forward", f"signals were not measured ({one_line(error)})")])
     devices = torch.random.fork_rng()
     with devices:
         seen = observe_module(torch, module, arguments, draws, seed)
@@ -319,6 +321,8 @@ def _read(
     if not isinstance(net, MLP) or batch is None or isinstance(batch, tuple | Mapping) or len(linear) != net.depth:
         return net, ()
     rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)[:_ROWS_OF_THEORY]
+    if not rows.size:
+        return net, ()
     K = np.einsum("laa->l", theory(net, rows.reshape(len(rows), -1), order=0)["K"].values) / len(rows)
     return net, tuple((i + 1, layer.signal**2, float(K[i])) for i, layer in enumerate(linear))
 

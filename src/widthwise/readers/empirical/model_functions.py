@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 
 #: Named tensors of a model: of torch or of jax.
@@ -319,10 +319,9 @@ def _guarded(
         except Exception as error:
             positional, named = arguments
             shapes = [str(tuple(v.shape)) for v in positional] + [f"{k}={tuple(v.shape)}" for k, v in named.items()]
-            reason = (str(error).splitlines() or [""])[0]
             raise InvalidInput(
                 "model",
-                f"{name}, whose call on {', '.join(shapes)} raises {type(error).__name__}: {reason}",
+                f"{name}, whose call on {', '.join(shapes)} raises {one_line(error)}",
                 "a model that can be called on the inputs",
                 "A tuple gives several arguments, a dict named ones; dtype='model' keeps the model's own precision.",
             ) from error

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, WidthwiseError, one_line
 from widthwise.extras import need
+from widthwise.memory import require_memory
 from widthwise.network import check_integer
 from widthwise.progress import DelayedProgress
 from widthwise.readers.empirical.model_functions import first_output
@@ -23,6 +24,8 @@ from widthwise.text import text_table
 
 #: Slopes this small are corrections of finite width.
 SLOPE_TOLERANCE = 0.1
+#: Models at each size, and steps that one is trained for.
+_MOST_SEEDS, _MOST_STEPS = 1000, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -113,14 +116,20 @@ def coordinate_check(
     ['change after 1', 'initial size']
     """
     torch = need("torch", "torch", "the coordinate check")
-    seeds = check_integer("seeds", seeds, 1)
+    if not callable(make):
+        raise InvalidInput("make", type(make).__name__, "a function that takes a width and returns a torch module")
+    seeds = check_integer("seeds", seeds, 1, _MOST_SEEDS, f"an integer from 1 to {_MOST_SEEDS}")
     widths, depths = _checked_sizes("widths", widths), None if depths is None else _checked_sizes("depths", depths)
     steps = _checked_steps(steps)
     grids = {"width": [(w, depths[0] if depths else None) for w in widths]}
     if depths:
         grids["depth"] = [(widths[0], d) for d in depths]
     grid = list(dict.fromkeys(point for points in grids.values() for point in points))
-    X, y = (torch.as_tensor(np.asarray(v)) if not isinstance(v, torch.Tensor) else v for v in (X, y))
+    X, y = _checked_batch(torch, "X", X), _checked_batch(torch, "y", y)
+    if len(X) != len(y):
+        raise InvalidInput("y", f"{len(y)} rows", f"one for each of the {len(X)} rows of X")
+    for point in grid:
+        _require_room_for_model(torch, make, point)
     measured: dict[tuple[int, int | None], list[dict[str, dict[str, float]]]] = {}
     with DelayedProgress("coordinate check") as bar:
         for number, point in enumerate(grid):
@@ -129,7 +138,14 @@ def coordinate_check(
                 model, base = _made_at(torch, make, point, seed), _made_at(torch, make, grid[0], seed)
                 settings = {"learning_rate": learning_rate, "s": s, "output": "variance"}
                 found = parametrisation(model, base, rule, optimiser, **settings)
-                measured[point].append(_sizes_in_training(torch, model, found, X, y, steps, seed))
+                try:
+                    measured[point].append(_sizes_in_training(torch, model, found, X, y, steps, seed))
+                except WidthwiseError:
+                    raise
+                except Exception as error:  # of the model's own code, or of targets that do not fit its outputs
+                    got = f"a model whose training on X {tuple(X.shape)}, y {tuple(y.shape)} raises {one_line(error)}"
+                    expected = "one that takes X, in its dtype, and returns a row for each target"
+                    raise InvalidInput("make", got, expected) from error
             bar(number + 1, len(grid))
     return _verdict_of(measured, grids, grid, rule, optimiser)
 
@@ -147,13 +163,44 @@ def _checked_sizes(name: str, values: Sequence[int]) -> list[int]:
 def _checked_steps(steps: Any) -> list[int]:
     if isinstance(steps, str) or np.ndim(steps) != 1 or not len(steps):
         raise InvalidInput("steps", repr(steps), "a list of numbers of steps, such as (1, 10)")
-    return sorted(check_integer("steps", step, 1) for step in steps)
+    return sorted(check_integer("steps", step, 1, _MOST_STEPS, f"integers from 1 to {_MOST_STEPS}") for step in steps)
+
+
+def _checked_batch(torch: Any, name: str, values: Any) -> Any:
+    """A tensor with a row an input, of finite numbers."""
+    try:
+        tensor = values.detach() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+    except Exception as error:  # of numpy or torch, each with kinds of its own
+        got = f"{values!r} ({one_line(error)})"
+        raise InvalidInput(name, got, "an array of numbers with a row for each input") from None
+    if not tensor.dim() or not tensor.numel() or tensor.is_complex() or tensor.dtype == torch.bool:
+        got = f"an array of shape {tuple(tensor.shape)} and type {tensor.dtype}"
+        raise InvalidInput(name, got, "real numbers with a row for each input")
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidInput(name, "NaN or infinite entries", "finite numbers")
+    return tensor
+
+
+def _require_room_for_model(torch: Any, make: Callable[..., Any], point: tuple[int, int | None]) -> None:
+    """Ask for weights, gradients and an optimiser's two averages of a model that is built without memory first."""
+    try:
+        with torch.device("meta"):
+            model = make(point[0]) if point[1] is None else make(*point)
+        size = sum(value.numel() * value.element_size() for value in model.parameters())
+    except Exception:  # what cannot be built that way is built in earnest, and says why if it cannot
+        return
+    require_memory(5 * size, f"a model of width {point[0]}", "Take smaller widths.")
 
 
 def _made_at(torch: Any, make: Callable[..., Any], point: tuple[int, int | None], seed: int) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = make(point[0]) if point[1] is None else make(*point)
+        try:
+            model = make(point[0]) if point[1] is None else make(*point)
+        except Exception as error:  # the caller's own code
+            size = ", ".join(str(one) for one in point if one is not None)
+            got = f"a function whose call make({size}) raises {one_line(error)}"
+            raise InvalidInput("make", got, "one that returns a torch module") from error
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("make", f"a function that returns {type(model).__name__}", "one that returns a torch module")
     return model

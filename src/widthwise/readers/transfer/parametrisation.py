@@ -12,7 +12,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_seed
-from widthwise.network.validation import LEAST, check_real
+from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.readers.empirical.model_functions import package_names, unwrapped
 from widthwise.readers.transfer.scaling_rules import ScalingRule, TensorScaling, check_optimiser
 from widthwise.readers.transfer.tensor_roles import RoledTensor, tensors_of, with_roles
@@ -188,7 +188,7 @@ def parametrisation(
     learning_rate = check_real("learning_rate", learning_rate, "a finite positive number", least=LEAST)
     weight_decay = check_real("weight_decay", weight_decay, "a finite non-negative number")
     epsilon = check_real("epsilon", epsilon, "a finite non-negative number")
-    if output not in _FORMS:
+    if not is_one_of(output, _FORMS):
         raise InvalidInput("output", repr(output), "'multiplier' or 'variance'")
     own = tensors_of(model_or_net)
     smaller = own if base is None else tensors_of(_base(model_or_net, base))
