@@ -38,6 +38,7 @@ class TooSlow(BaseException):
 NAN_IS_DOCUMENTED = {
     "Audit": ("tensors", "layers"),
     "Critical": ("K_star",),
+    "CoordinateCheck": ("slopes", "sizes"),
     "Advice": ("signal", "gradient", "recommended_gradient", "output_kernel", "learning_rate"),
     "DepthWidth": ("ntk_variance", "kernel_shift", "ntk_shift"),
     "measure": ("*_order", "*_order_se"),

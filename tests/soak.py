@@ -1,6 +1,7 @@
 """Hours of random calls, valid and not, over the whole public surface: nothing but answers and lines that say why not.
 
-python tests/soak.py --hours 2 --seed 1        one line a minute; failures, shrunken, in soak-failures.jsonl; Ctrl-C ends it
+python tests/soak.py --hours 2 --seed 1        one line a minute; failures, shrunken, in soak-1.jsonl; Ctrl-C ends it
+python tests/soak.py --minutes 9 --seed 2      the same beside it: seeds share nothing but the folder of their logs
 python tests/soak.py --table soak.log          the table of docs/reliability.md from what a run has printed
 python tests/soak.py --seed 1 --call 4711      one call of a run again, as it was made
 
@@ -37,6 +38,7 @@ from reliability import OUTCOMES, PATIENCE, outcome
 
 import widthwise as ww
 from widthwise.activations.catalogue import ACTIVATION_NAMES
+from widthwise.network.losses import NAMED_LOSSES
 
 #: Outcomes that must not occur. What takes long is counted and kept in the log; much of it is large, and not wrong.
 WRONG, SLOW = OUTCOMES[3:5], OUTCOMES[5]
@@ -118,6 +120,19 @@ class Draw:
             return f"ww.Network([{first}, ww.RMSNorm(), ww.Affine(), {self.activation!r}, {last}])"
         return f"ww.MLP({self.widths()}, {self.activation!r}, {variances})"
 
+    def image_net(self) -> str:
+        """A convolution, and how its positions end; three positions of two channels come in."""
+        first = f"ww.Conv(2, 4, ({self.integer(1, 3)},), padding={self.one_of('SAME', 'CIRCULAR')}, C_W={self.number(0.2, 4)})"
+        end = self.random.choice(
+            ["ww.GlobalAvgPool()", "ww.Flatten()", "ww.AvgPool((3,)), ww.Flatten()", "ww.GlobalSumPool()"]
+        )
+        features = "12" if end == "ww.Flatten()" else "4"
+        middle = self.random.choice(["", "ww.LayerNorm(), ", "ww.Dropout(0.3), ", "ww.Attention(4, 4, 2), "])
+        return f"ww.Network([{first}, {self.activation!r}, {middle}{end}, ww.Dense({features}, 1)])"
+
+    def images(self) -> str:
+        return f"{self.number(1e-3, 1e3)} * IMAGES[:{self.integer(1, 2)}]"
+
     def norms(self) -> str:
         return str([(self.random.choice(["rms", "ln"]), self.random.choice(["pre", "post"]), 1e-5)] * self.depth)
 
@@ -138,6 +153,13 @@ class Draw:
         ])  # fmt: skip
 
 
+#: Arguments that are True or False.
+FLAGS = (
+    "unit", "by_layer", "recognise", "in_values", "padding_counts", "nesterov", "normalize_edges", "approximate", "wide", "device",
+    "linear_scaling", "exact",
+)  # fmt: skip
+
+
 def rows_of(points: str) -> int:
     return len(eval(points, NAMES))
 
@@ -145,11 +167,36 @@ def rows_of(points: str) -> int:
 #: By the name of an argument, or of a function and its argument: an expression for a valid value.
 VALID: dict[str, Callable[[Draw], str]] = {
     "net": lambda draw: draw.net,
-    **dict.fromkeys(("X", "X_train"), lambda draw: draw.X),
+    **{f"{name} of images.net": Draw.image_net for name in ("theory", "measure")},
+    **{f"{name} of images.{X}": Draw.images for name in ("theory", "measure") for X in ("X", "X2")},
+    **dict.fromkeys(("X", "X_train", "x1"), lambda draw: draw.X),
     **dict.fromkeys(("y", "y_train"), lambda draw: draw.targets(rows_of(draw.X))),
     **dict.fromkeys(("X_test", "X2"), lambda draw: draw.points(2)),
     "y_test": lambda draw: draw.targets(2),
     **dict.fromkeys(("x", "a", "b", "direction"), lambda draw: draw.points(1) + "[0]"),
+    "chunks": lambda draw: draw.one_of(None, 1, 3, 100),
+    "four_point.activation": lambda draw: f"ww.activation({draw.activation!r})",
+    "four_point.K": lambda draw: f"np.eye({draw.integer(1, 3)}) + {draw.number(1e-3, 10)}",
+    "families": lambda draw: str([tuple(draw.random.randint(0, 3) for _ in range(4))]),
+    "loss": lambda draw: draw.one_of(*NAMED_LOSSES),
+    "cumulants": lambda draw: draw.one_of(2, 3, 4),
+    "rule": lambda draw: draw.one_of("standard", "ntk", "mup", "depth-mup", "completep", "CompleteP"),
+    "optimiser": lambda draw: draw.one_of("sgd", "momentum", "adam", "adamw", "muon"),
+    "mechanism": lambda draw: draw.one_of("identity", "softmax", "relu", "abs"),
+    "scaling": lambda draw: draw.one_of("1/n", "1/sqrt(n)"),
+    "join": lambda draw: draw.one_of("sum", "concatenate", "product"),
+    "padding": lambda draw: draw.one_of("SAME", "VALID", "CIRCULAR", 1),
+    **dict.fromkeys(("window", "window_shape", "filter_shape"), lambda draw: f"({draw.integer(1, 3)},)"),
+    **dict.fromkeys(("stride", "strides"), lambda draw: draw.random.choice(["None", f"({draw.integer(1, 3)},)"])),
+    "get": lambda draw: draw.one_of("nngp", "ntk", ("nngp", "ntk"), "cov1", None),
+    "parameterization": lambda draw: draw.one_of("ntk", "standard"),
+    "degree": lambda draw: draw.integer(0, 8),
+    "coef": lambda draw: str([round(draw.random.gauss(0, 1), 3) for _ in range(draw.random.randint(1, 6))]),
+    **dict.fromkeys(("out_dim", "out_chan", "n_chan_out", "heads", "n_heads"), lambda draw: draw.integer(1, 16)),
+    **dict.fromkeys(("z", "g", "p", "q", "rho", "log_rho", "log_S"), lambda draw: draw.number(1e-6, 1e3)),
+    "k": lambda draw: draw.integer(0, 12),
+    "draws": lambda draw: draw.integer(1, 8),
+    "rate": lambda draw: draw.number(1e-3, 0.999),
     "activation": lambda draw: repr(draw.activation),
     "what": lambda draw: repr(draw.activation),
     "widths": lambda draw: draw.widths(),
@@ -185,7 +232,8 @@ VALID: dict[str, Callable[[Draw], str]] = {
     "count": lambda draw: draw.integer(2, 20),
     "layer": lambda draw: draw.integer(1, draw.depth + 1),
     "neurons": lambda draw: draw.integer(1, 2),
-    **dict.fromkeys(("order", "unit", "by_layer", "recognise"), lambda draw: draw.integer(0, 1)),
+    "order": lambda draw: draw.integer(0, 1),
+    **dict.fromkeys(FLAGS, lambda draw: draw.one_of(True, False)),
     "scale_free_moments.order": lambda draw: draw.integer(1, 4),
     "orders": lambda draw: f"({draw.integer(0, 3)}, {draw.integer(0, 3)})",
     "with_respect_to": lambda draw: draw.one_of("aa", "ab", "bb"),
@@ -223,7 +271,7 @@ def drawn(seed: int, number: int) -> tuple[str, dict[str, str]]:
     replaced = {}
     if pick.random() < 0.7:
         draw = Draw(pick, name)
-        known = {argument: VALID.get(f"{last}.{argument}") or VALID.get(argument) for argument in arguments}
+        known = {one: VALID.get(f"{name}.{one}") or VALID.get(f"{last}.{one}") or VALID.get(one) for one in arguments}
         replaced = {argument: make(draw) for argument, make in known.items() if make is not None}
     if pick.random() < 0.5:
         for argument in pick.sample(arguments, min(len(arguments), pick.choice([1, 1, 1, 2, 3]))):
@@ -371,8 +419,9 @@ def table(log: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--minutes", type=float, help="instead of hours")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", type=Path, default=Path("soak-failures.jsonl"), help="one line for each failure")
+    parser.add_argument("--log", type=Path, help="a line for each failure; soak-SEED.jsonl unless given")
     parser.add_argument("--call", type=int, help="only this call of the run")
     parser.add_argument("--table", type=Path, metavar="LOG", help="make a table from the output of a run")
     options = parser.parse_args()
@@ -385,11 +434,17 @@ def main() -> int:
         with somewhere_else():
             print(made(name, expressions))
         return 0
-    record, failures = soak(3600 * options.hours, options.seed, options.log, lambda line: print(line, flush=True))
+    seconds = 3600 * options.hours if options.minutes is None else 60 * options.minutes
+    log = options.log or Path(f"soak-{options.seed}.jsonl")
+    record, failures = soak(seconds, options.seed, log, lambda line: print(line, flush=True))
     grown, mean = record.growth()
     print(record.line())
     print(f"memory: {mean / 1e6:.0f} MB on average, {grown / 1e6:+.0f} MB over the last three quarters of the run")
-    print(f"{len(failures)} kinds of failure, in {options.log}")
+    first, last = (record.memory[place][1] / 1e6 if record.memory else 0.0 for place in (0, -1))
+    counts = ", ".join(f"{record.outcomes[one]} {one}" for one in OUTCOMES)
+    print(f"seed {options.seed}: {record.calls} calls in {record.seconds / 60:.1f} minutes: {counts}")
+    print(f"seed {options.seed}: memory held {first:.0f} MB after the first minute, {last:.0f} MB at the end")
+    print(f"{len(failures)} kinds of failure, in {log}")
     return 1 if failures or not record.flat() else 0
 
 

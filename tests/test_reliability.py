@@ -44,7 +44,7 @@ def test_every_public_function_is_called():
 
 
 def test_nan_is_documented_where_it_is_allowed():
-    for result in (ww.Advice, ww.Critical, DepthWidth):
+    for result in (ww.Advice, ww.Audit, ww.CoordinateCheck, ww.Critical, DepthWidth):
         text = str(inspect.getdoc(result))
         assert "NaN" in text
         assert all(f"`{field}`" in text for field in NAN_IS_DOCUMENTED[result.__name__])

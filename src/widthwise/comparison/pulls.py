@@ -27,8 +27,8 @@ from widthwise.comparison.verdicts import (
     verdict,
 )
 from widthwise.errors import InvalidInput
-from widthwise.files import replacing
-from widthwise.network.validation import BELOW_ONE, LEAST, check_real
+from widthwise.files import check_path, replacing
+from widthwise.network.validation import BELOW_ONE, LEAST, check_flag, check_real
 from widthwise.results.labels import check_dataset
 from widthwise.tensors import SHIFTS
 from widthwise.text import text_table
@@ -118,7 +118,7 @@ class Comparison:
 
     def table(self, wide: bool = False) -> str:
         """The rows as text: what a reader needs in 80 columns, or everything."""
-        if wide:
+        if check_flag("wide", wide):
             return text_table(_HEAD, [astuple(row) for row in self.rows])
         layers = {row.layer for row in self.rows}
         one = f"layer {self.rows[0].layer}" if len(layers) == 1 and None not in layers else ""
@@ -135,11 +135,12 @@ class Comparison:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""
+        path = check_path("path", path, "the path of a CSV file to write")
         with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(field.name for field in fields(ComparisonRow))
             writer.writerows(astuple(row) for row in self.rows)
-        return Path(path)
+        return path
 
 
 def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Comparison:

@@ -19,8 +19,8 @@ from widthwise.criticality.depth_laws import DepthGrowth
 from widthwise.criticality.depth_width import DepthWidth, check_deepest, depth_width
 from widthwise.criticality.kernel_fixed_points import FixedPoint, fixed_points
 from widthwise.criticality.snippets import snippets
-from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
-from widthwise.network import MLP, Dense, Network, simplified
+from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, WidthwiseError, one_line
+from widthwise.network import MLP, Dense, Network, check_real, simplified
 
 #: Rows of X that are followed through the layers, and those on which Θ is diagonalised.
 _ROWS_FOLLOWED, _DIAGONALISED = 128, 256
@@ -232,7 +232,14 @@ def _recommend(better: Network | None, few, rows, deepest, largest_step):
     rates = learning_rates.equalise(better, few, *theta)
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
-    rate = 0.5 * largest_step(rates.network, sample) * len(sample) / len(rows)
+    try:
+        step = check_real("largest_step", largest_step(rates.network, sample), "a function to positive numbers")
+    except WidthwiseError:
+        raise
+    except Exception as error:  # the caller's own function, or nothing that can be called
+        expected = "a function of a network and inputs"
+        raise InvalidInput("largest_step", f"{largest_step!r} ({one_line(error)})", expected) from error
+    rate = 0.5 * step * len(sample) / len(rows)
     growth = _growth(flow)
     fields = {
         "recommended": better, "recommended_gradient": growth[1], "output_kernel": float(flow.K[-1].mean()),

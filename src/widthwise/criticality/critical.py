@@ -94,9 +94,12 @@ def _theta_growth(details, rates: str, lambda_b: float, lambda_W: float, K: floa
     """t of Θ ~ l^t, and m = l λ_W⟨σ²⟩/Θ."""
     if not is_one_of(rates, ("uniform", "equal")):
         raise UnknownName.of("rates", rates, ("uniform", "equal"))
-    if lambda_b < 0.0 or lambda_W < 0.0 or lambda_b + lambda_W <= 0.0 or K <= 0.0:
-        raise InvalidInput("lambda_b, lambda_W, K", f"{lambda_b!r}, {lambda_W!r}, {K!r}", "rates of which one is "
-                           "positive, and K > 0")  # fmt: skip
+    expected = "a number from 0 to 1e100"
+    lambda_b = check_real("lambda_b", lambda_b, expected, largest=1e100)
+    lambda_W = check_real("lambda_W", lambda_W, expected, largest=1e100)
+    K = check_real("K", K, "a positive number up to 1e100", least=LEAST, largest=1e100)
+    if lambda_b + lambda_W <= 0.0:
+        raise InvalidInput("lambda_b", "0, and lambda_W = 0", "rates of which one is positive")
     k, p = details["k"], details["p"]
     weights = lambda_W * details["A_2"] * K
     share = weights / (lambda_b + weights)

@@ -19,7 +19,7 @@ from widthwise.activations import Activation, ActivationLike, resolve
 from widthwise.criticality.critical import K_ZERO, SCALE_INVARIANT, Critical, critical_profile
 from widthwise.criticality.moments import Profile, profile
 from widthwise.errors import InvalidInput, NotCritical, UnknownName
-from widthwise.network.validation import LARGEST, LEAST, check_real, is_one_of
+from widthwise.network.validation import LARGEST, LEAST, check_flag, check_real, is_one_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def make_critical(
     c, d = (change, 0.0) if vary == "shift" else (0.0, change)
     point = critical_profile(base.shaped(c=c, d=d), near=near)
     a = b = 1.0
-    if unit:
+    if check_flag("unit", unit):
         if point.universality == K_ZERO:
             b = (-point.details["a"]) ** (-1.0 / (2.0 * point.details["s"]))
         elif point.universality != SCALE_INVARIANT:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthwise.activations import Activation
+from widthwise.errors import InvalidInput
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import generic_pair, pair_matrix
 from widthwise.gaussian.sites import raw_kernel, sites_of
@@ -16,6 +17,8 @@ from widthwise.network import Network
 
 #: Inputs whose remaining variance is below this fraction count as parallel.
 PARALLEL_REST = 1e-9
+#: Inputs whose squares, and sums of many, are below the largest number.
+LARGEST_INPUT = 1e150
 
 
 class Reference(NamedTuple):
@@ -150,6 +153,9 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     >>> found.K[:, 0].tolist(), found.Theta[:, 0].tolist()
     ([4.0, 4.0, 4.0], [3.0, 6.0, 9.0])
     """
+    largest = float(np.abs(X).max())
+    if largest > LARGEST_INPUT:
+        raise InvalidInput("X", f"numbers up to {largest:.3g}", f"at most {LARGEST_INPUT:g}, whose squares are numbers")
     a, b = pairs(len(X))
     kernels = _of_images(net, X) if X.ndim > 2 else _of_rows(net, X)
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])

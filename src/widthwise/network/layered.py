@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from widthwise.activations import Activation
 from widthwise.errors import InvalidInput
 from widthwise.network.layers.affine import Affine
-from widthwise.network.layers.base import Layer, Misfit, Signal, layer_from, register_pytree, resized, role_fields
+from widthwise.network.layers.base import (
+    Layer,
+    Misfit,
+    Signal,
+    layer_from,
+    own_activations,
+    register_pytree,
+    resized,
+    role_fields,
+)
 from widthwise.network.layers.dense import WeightLayer
 from widthwise.network.layers.elementwise import Elementwise, as_layer, short_repr
 from widthwise.network.layers.normalisation import Normalisation
@@ -22,7 +31,7 @@ from widthwise.network.layers.pooling import PositionReduction
 from widthwise.network.layers.residual import Fork, Join, Residual
 from widthwise.network.layers.windows import Windowed
 from widthwise.network.positions import check_images, fitted, shapes_of
-from widthwise.network.validation import check_inputs, real_array
+from widthwise.network.validation import check_inputs, check_integer, real_array
 
 if TYPE_CHECKING:
     from typing import Self
@@ -198,6 +207,7 @@ class Network:
         >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).with_width(16).widths
         (2, 32, 16, 1)
         """
+        width = check_integer("width", width, 1, expected="a positive integer")
         first, *middle, last = self._refitted([resized(layer, width / self.n) for layer in self.layers])
         if not middle and not isinstance(last, Residual):
             return self
@@ -256,7 +266,8 @@ class Network:
         if not isinstance(data, Mapping) or set(data) != {"layers"} or not isinstance(data["layers"], list):
             got = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
             raise InvalidInput("network", got, "a table with the key layers, a list")
-        return cls([layer_from(layer, {} if activations is None else activations) for layer in data["layers"]])
+        own = own_activations(activations)
+        return cls([layer_from(layer, own) for layer in data["layers"]])
 
     def to_json(self) -> str:
         """>>> from widthwise.network import MLP
@@ -284,6 +295,8 @@ class Network:
 
     @classmethod
     def from_toml(cls, text: str, activations: Mapping[str, Any] | None = None) -> Self:
+        if not isinstance(text, str):
+            raise InvalidInput("network", type(text).__name__, "a text written by to_toml")
         try:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -304,6 +317,8 @@ class Network:
 
 def parsed_json(text: str) -> Any:
     """What a JSON text of a network holds."""
+    if not isinstance(text, str):
+        raise InvalidInput("network", type(text).__name__, "a text written by to_json")
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike
 from widthwise.activations import Activation, resolve
 from widthwise.errors import InvalidInput, NoRule
 from widthwise.network.layered import Network, check_network, parsed_json
-from widthwise.network.layers.base import Layer, register_pytree
+from widthwise.network.layers.base import Layer, check_number, own_activations, register_pytree
 from widthwise.network.layers.dense import Dense
 from widthwise.network.layers.elementwise import Elementwise
-from widthwise.network.validation import check_per_layer, check_real, check_widths
+from widthwise.network.validation import check_integer, check_per_layer, check_real, check_widths
 
 if TYPE_CHECKING:
     from typing import Self
@@ -159,7 +159,7 @@ class MLP(Network):
         λ_b = η n_1, …, η n_{L−1}, η, and Θ is of order one.
         """
         n = check_widths(widths)
-        rate, depth = _rate(learning_rate), len(n) - 1
+        rate, depth, C_W = _rate(learning_rate), len(n) - 1, check_number("C_W", C_W)
         if depth == 1:
             raise InvalidInput("widths", str(list(widths)), "at least one hidden layer for mean-field scaling")
         weights = [rate * n[0] * n[1], *(rate * n[layer - 1] for layer in range(2, depth)), rate]
@@ -226,7 +226,7 @@ class MLP(Network):
                 raise InvalidInput("replace", repr(name), f"one of {', '.join(sorted(FIELDS))}")
         now = {name: getattr(self, name) for name in ("widths", *PER_LAYER)}
         now["activation"] = self.activations or self.unread
-        if "widths" in changes and len(changes["widths"]) != len(self.widths):
+        if "widths" in changes and len(check_widths(changes["widths"])) != len(self.widths):
             now |= {name: _collapse(name, now[name]) for name in PER_LAYER if name not in changes}
             now["activation"] = _collapse("activation", self.activations or (self.unread,))
         return MLP(**(now | changes))
@@ -237,7 +237,8 @@ class MLP(Network):
         >>> MLP([2, 8, 4, 1], "relu", C_W=[1.0, 2.0, 3.0]).up_to(2)
         MLP(widths=[2, 8, 4], activation='relu', C_b=0.0, C_W=[1.0, 2.0], lambda_b=1.0, lambda_W=1.0)
         """
-        *below, last = self.layers[: 2 * layer - 1]
+        expected = f"a layer from 1 to {self.depth}"
+        *below, last = self.layers[: 2 * check_integer("layer", layer, 1, self.depth, expected) - 1]
         last = last if outputs is None else replace(last, outputs=outputs)  # pyright: ignore[reportCallIssue]
         return MLP.of_chain([*below, last], self.unread or self.activations[0] if layer == 1 else None)
 
@@ -261,7 +262,7 @@ class MLP(Network):
         if unknown or missing:
             problem = f"unknown key {unknown[0]!r}" if unknown else f"no key {missing[0]!r}"
             raise InvalidInput("network", problem, f"the keys {', '.join(FIELDS)} (the first two required)")
-        own, names = {} if activations is None else activations, data["activation"]
+        own, names = own_activations(activations), data["activation"]
         several = isinstance(names, list | tuple)
         sigmas = [own.get(name, name) for name in names] if several else own.get(names, names)
         return cls(**(dict(data) | {"activation": sigmas}))

@@ -10,7 +10,7 @@ import numpy as np
 from widthwise.errors import UnknownName
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import MLP, check_inputs, check_network
-from widthwise.network.validation import check_per_layer, check_widths
+from widthwise.network.validation import check_per_layer, check_widths, is_one_of
 
 
 class StaxKernels(NamedTuple):
@@ -52,12 +52,12 @@ def from_stax(
         [deviation * deviation for deviation in check_per_layer(name, value, depth)]
         for name, value in (("W_std", W_std), ("b_std", 0.0 if b_std is None else b_std))
     )
+    if not is_one_of(parameterization, ("ntk", "standard")):
+        raise UnknownName.of("parameterization", parameterization, ("ntk", "standard"))
     if parameterization == "ntk":
         return MLP.ntk(widths, activation, C_b, C_W)
-    if parameterization == "standard":
-        net = MLP.standard(widths, activation, C_b, C_W)
-        return net if b_std is not None else net.replace(lambda_b=0.0)
-    raise UnknownName.of("parameterization", parameterization, ("ntk", "standard"))
+    net = MLP.standard(widths, activation, C_b, C_W)
+    return net if b_std is not None else net.replace(lambda_b=0.0)
 
 
 def stax_kernels(net: MLP, X: Any, X2: Any = None) -> StaxKernels:

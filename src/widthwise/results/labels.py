@@ -87,8 +87,6 @@ def network_of(dataset: xr.Dataset, activations: Mapping[str, Any] | None = None
     >>> ww.network_of(ww.theory(net, [[0.5, 1.0]], order=0)) == net
     True
     """
-    if activations is not None and not isinstance(activations, Mapping):
-        raise InvalidInput("activations", repr(activations), "a dict from names to functions")
     check_dataset("dataset", dataset)
     if "network" not in dataset.attrs:
         raise InvalidInput("dataset", "a Dataset without the attribute 'network'", "one made by widthwise")

@@ -93,6 +93,8 @@ class Interpolation:
     def norm_density(self, rho: ArrayLike) -> np.ndarray:
         """Posterior density of |θ_⊥|, the length of θ off the span of the data, at rho > 0."""
         rho = real_array(rho, "rho")
+        if (rho <= 0.0).any():
+            raise InvalidInput("rho", f"{rho.min():g}", "positive lengths")
         m = len(self.theta) - self.points
         if m == 0:
             raise InvalidInput("rho", "data that span the input space", "fewer data than features")

@@ -81,7 +81,11 @@ class ProductLaw:
         if not self.widths:
             raise InvalidInput("widths", "no layers", "at least one", "Without hidden layers ρ is one for certain.")
         shift, norm = float(np.sum(np.log(self._half))), float(np.sum(gammaln(self._half)))
-        values = [log_meijer(2.0 * y + shift, self._half, tail=tail) - norm for y in points.ravel()]
+        # beyond, where exp(−exp(2 log ρ/L)) is nothing, the place of the saddle is not representable
+        most = 300.0 * len(self.widths)
+        values = [
+            log_meijer(2.0 * y + shift, self._half, tail=tail) - norm if y < most else -math.inf for y in points.ravel()
+        ]
         return np.array(values).reshape(points.shape)
 
 

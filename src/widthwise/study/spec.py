@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.files import check_path
 from widthwise.network import MLP, check_integer, network_from_dict, plain
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.mlp import FIELDS
@@ -69,11 +71,15 @@ class Study:
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], folder: Path | None = None) -> Study:
         """The inverse of `to_dict`; paths of data files are relative to `folder`, missing tables take defaults."""
+        if not isinstance(tables, Mapping):
+            raise InvalidInput("spec", type(tables).__name__, f"a dict with some of the tables {', '.join(_TABLES)}")
+        if folder is not None:
+            folder = check_path("folder", folder, "the folder that paths are relative to, or None")
         if "widths" in tables:
             network = {key: value for key, value in tables.items() if key in FIELDS}
             tables = {"network": network} | {key: value for key, value in tables.items() if key not in FIELDS}
         for name in tables:
-            if name not in _TABLES:
+            if not is_one_of(name, _TABLES):
                 raise UnknownName.of("spec", name, _TABLES)
             if not isinstance(tables[name], Mapping):
                 raise InvalidInput("spec", f"{name} = {tables[name]!r}", f"a table [{name}]")
@@ -90,8 +96,8 @@ class Study:
     @classmethod
     def from_toml(cls, path: str | Path) -> Study:
         """A TOML file with [network], [data], [training], [measurement], each optional, or a network's keys alone."""
-        path = Path(path)
-        if not path.is_file():
+        path = check_path("path", path, "the path of a TOML file")
+        if not os.path.isfile(path):
             raise InvalidInput("spec", f"'{path}', which is not there", "an existing TOML file")
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))

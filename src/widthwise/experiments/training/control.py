@@ -30,8 +30,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.decompositions import eigh
+from widthwise.errors import InvalidInput
 from widthwise.experiments.fluctuations import fluctuations
-from widthwise.experiments.reference import Reference, pair_number, reference
+from widthwise.experiments.reference import LARGEST_INPUT, Reference, pair_number, reference
 from widthwise.experiments.sampler import Parameters, conditional_kernel
 from widthwise.experiments.tangent import Tangent, kernel, pull, restricted, tangent
 from widthwise.network import MLP, GradientDescent, GradientFlow, Network, Schedule
@@ -136,6 +137,9 @@ def guide(net: Network, X: np.ndarray, train: int, algorithm: Any) -> Guide:
     >>> found.k.tolist()
     [[2.0]]
     """
+    for name, part in (("X_train", X[:train]), ("X_test", X[train:])):
+        if part.size and np.abs(part).max() > LARGEST_INPUT:
+            raise InvalidInput(name, f"numbers up to {np.abs(part).max():.3g}", f"at most {LARGEST_INPUT:g}")
     layers, number = reference(net, X), pair_number(len(X))
     K, Theta = layers.K[-1][number], layers.Theta[-1][number]
     G = np.asarray(response(Theta[:train, :train], algorithm))

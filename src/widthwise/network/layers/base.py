@@ -167,6 +167,13 @@ def check_number(name: str, value: Any) -> float:
     return check_real(name, value, expected)
 
 
+def own_activations(activations: Any) -> Mapping[str, Any]:
+    """The user's own activations by name, none where None is given."""
+    if activations is not None and not isinstance(activations, Mapping):
+        raise InvalidInput("activations", repr(activations), "a dict from names to functions")
+    return {} if activations is None else activations
+
+
 def layer_from(data: Any, activations: Mapping[str, Any]) -> Any:
     """A layer from its text form: a table with its kind, or the name of an activation."""
     if isinstance(data, str):

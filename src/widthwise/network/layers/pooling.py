@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from widthwise.network.layers.base import Layer, Misfit, Signal, layer_kind
 from widthwise.network.layers.windows import Windowed
+from widthwise.network.validation import check_flag
 
 _NO_ORDER_ONE = "positions share the weights of the layers below, which is not followed at order 1/n"
 
@@ -47,6 +48,10 @@ class AvgPool(Pool):
     padding_counts: bool = True
 
     averages: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_flag("padding_counts", self.padding_counts)
+        super().__post_init__()
 
 
 @layer_kind("sum_pool")

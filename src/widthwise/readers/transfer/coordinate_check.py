@@ -44,6 +44,8 @@ class SizeSlope:
 class CoordinateCheck:
     """Slopes by module and quantity, and whether all are flat. `sizes` holds what was measured.
 
+    Where training diverges `sizes` and `slopes` may be NaN; such slopes have not passed.
+
     `sizes[quantity][module]` is (grid, seeds); `grid` lists (width, depth).
     """
 
@@ -161,7 +163,8 @@ def _checked_sizes(name: str, values: Sequence[int]) -> list[int]:
 
 
 def _checked_steps(steps: Any) -> list[int]:
-    if isinstance(steps, str) or np.ndim(steps) != 1 or not len(steps):
+    listed = isinstance(steps, list | tuple | range) or (isinstance(steps, np.ndarray) and steps.ndim == 1)
+    if not listed or not len(steps):
         raise InvalidInput("steps", repr(steps), "a list of numbers of steps, such as (1, 10)")
     return sorted(check_integer("steps", step, 1, _MOST_STEPS, f"integers from 1 to {_MOST_STEPS}") for step in steps)
 

@@ -124,6 +124,8 @@ class Parametrisation:
         """Draw the weights of a torch model, in place, with these variances; constant tensors stay as they are."""
         torch = need("torch", "torch", "drawing the weights of a PyTorch model")
         generator = torch.Generator().manual_seed(check_seed(seed))
+        if not isinstance(unwrapped(model), torch.nn.Module):
+            raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
         own = dict(unwrapped(model).named_parameters())
         with torch.no_grad():
             for one in self.tensors:
