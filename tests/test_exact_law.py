@@ -403,7 +403,7 @@ def test_bad_input_is_named():
     assert np.array_equal(law.cdf([0.3]), exact_law(net, X[None, :]).cdf([0.3]))
     with pytest.raises(InvalidInput, match="p: got 1; expected probabilities between 0 and 1"):
         law.quantile([0.5, 1.0])
-    with pytest.raises(InvalidInput, match="k: got -2; expected a non-negative whole number"):
+    with pytest.raises(InvalidInput, match="k: got -2; expected a whole number from 0 to 300"):
         law.moment(-2)
     with pytest.raises(InvalidInput, match="z: got nan"):
         law.density(np.nan)

@@ -79,6 +79,7 @@ def test_nan_is_found_in_fields_of_results(field, wrong):
     assert has_nan({"found": [replace(found, **{field: math.nan})]}) == wrong
 
 
+FLAT = "ww.Network([ww.Conv(2, 4, (1,)), 'relu', ww.Flatten(), ww.Dense(12, 1)])"
 LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh')"
 
 
@@ -177,6 +178,10 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("MLP.mup", {"C_W": "None"}),
         ("Study.from_dict", {"tables": "{'data': {}}"}),
         ("Study.from_toml", {"path": "None"}),
+        ("special.linear_pieces_in_polygon", {"layers": "np.array(1.0)"}),
+        ("measure of images", {"net": FLAT, "statistics": "['D']"}),
+        ("exact.kurtosis_by_depth", {"net": "ww.ResMLP([2, 8, 1], 'linear')"}),
+        ("trained_kernel", {"net": "ww.ResMLP([2, 8, 1], 'sin')", "by_layer": "True"}),
     ],
 )
 def test_what_the_soak_found_is_answered_or_refused(name, arguments):

@@ -20,7 +20,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 def available_bytes() -> int:
-    """Memory that can still be taken, the smaller of what the system and its control group leave."""
+    """Memory that can still be taken, the least that the system, its control group or limits of the process leave."""
     limits = []
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -35,7 +35,24 @@ def available_bytes() -> int:
             limits.append(int(ceiling) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):
         pass
-    return max(0, min(limits))
+    return max(0, min([*limits, *_left_to_the_process()]))
+
+
+def _left_to_the_process() -> list[int]:
+    """What `ulimit -v` and `ulimit -d` leave, where they are set."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return []
+    import resource  # which Windows lacks
+
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    kinds = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
+    limits = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    return [
+        limit - 1024 * int(fields[name].split()[0])
+        for name, limit in limits.items()
+        if limit != resource.RLIM_INFINITY and name in fields
+    ]
 
 
 def require_memory(needed: int, what: str, remedy: str | Callable[[int], str]) -> None:

@@ -170,6 +170,12 @@ def _require_statistic(net: Network, name: str) -> None:
                 "statistics", f"{name} of a network that ends with {type(net.layers[-1]).__name__}",
                 "a Dense layer at the end", "Tensors are measured with the last weights averaged over.",
             )  # fmt: skip
+        last = net.layers[-1]
+        if isinstance(last, Dense) and last.inputs != net.n:
+            raise NoRule(
+                "statistics", f"{name} of a network whose last layer reads {last.inputs} numbers of {net.n} channels",
+                "a last layer that reads as many as there are channels", "Take GlobalAvgPool instead of Flatten.",
+            )  # fmt: skip
         check_statistics(net.activations, [name], "statistics")
 
 

@@ -42,6 +42,7 @@ from widthwise.network import (
     check_network,
     check_seed,
     check_targets,
+    plain,
 )
 from widthwise.network.losses import Loss, check_loss
 from widthwise.network.validation import check_flag
@@ -354,7 +355,9 @@ def trained_kernel(
     variables: dict[str, Any] = {name: (TEST_PAIRS, value) for name, value in (parts | {"kernel": total}).items()}
     coords: Any = {}
     if check_flag("by_layer", by_layer):
-        flows = corrections.layer_flows(net, np.concatenate([X, X_test]), len(X))
+        flows = corrections.layer_flows(
+            plain(net, "trained_kernel(by_layer=True)"), np.concatenate([X, X_test]), len(X)
+        )
         layers = [_kernel_parts(part, spectrum, y, clock) for part in flows]
         coords = layer_coordinate(tuple(range(1, net.depth + 1)))
         for name in parts:

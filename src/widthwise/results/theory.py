@@ -11,7 +11,14 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import AccuracyWarning, ExpansionWarning, InvalidInput, NotDifferentiable, UnknownName
+from widthwise.errors import (
+    AccuracyWarning,
+    CostWarning,
+    ExpansionWarning,
+    InvalidInput,
+    NotDifferentiable,
+    UnknownName,
+)
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.one_input.deep_blocks import single_block_flow
 from widthwise.flow.one_input.deep_flow import existing, single_flow
@@ -41,6 +48,8 @@ from widthwise.tensors import (
 NOTABLE_ERROR = 1e-9
 #: float64 arithmetic gives no more than this.
 _FINEST = 1e-13
+#: Kernels by series: what a layer takes on one busy core, and from when on that is said before it starts.
+_SECONDS_OF_A_LAYER, _NOTABLE_SECONDS = 3e-3, 60.0
 
 
 def theory(
@@ -331,11 +340,25 @@ def _infinite(
         f"{entries[0]} × {entries[1]} entries, {len(names)} kernels, {kept} layers in {number}",
         "Use " + ", ".join(text for text, helps in options.items() if helps) + ".",
     )
+    _warn_of_many_layers(net)
     with DelayedProgress("kernels", bar) as progress:
         return kernel_flow(
             net, X, X2, with_theta="Theta" in names, last_only=layers == "last", dtype=number, progress=progress,
             device=device,
         )  # fmt: skip
+
+
+def _warn_of_many_layers(net: Network) -> None:
+    """A word before kernels of so many layers by series, which are made layer by layer, take minutes."""
+    layers = sum(sigma.closed is None for sigma in net.activations)
+    seconds = layers * _SECONDS_OF_A_LAYER
+    if seconds > _NOTABLE_SECONDS:
+        warnings.warn(
+            f"theory: kernels of {layers} layers without a closed form take up to {seconds / 60:.0f} minutes for a few "
+            "inputs; single_input takes seconds for one",
+            CostWarning,
+            stacklevel=4,
+        )
 
 
 def _warn_of_narrow_layers(net: Network) -> None:

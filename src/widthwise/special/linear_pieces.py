@@ -145,7 +145,7 @@ def check_layers(layers: Sequence[Any]) -> LayerWeights:
     [(1, 2), (2, 1)]
     """
     expected = "a list of pairs (W, b), W of shape (neurons, inputs) and b of shape (neurons,)"
-    if isinstance(layers, str) or not hasattr(layers, "__len__") or len(layers) == 0:
+    if not isinstance(layers, Sequence) or isinstance(layers, str) or len(layers) == 0:
         raise InvalidInput("layers", repr(layers)[:60], expected)
     result: LayerWeights = []
     for number, layer in enumerate(layers, start=1):

@@ -18,6 +18,8 @@ from scipy.fft import next_fast_len
 from scipy.interpolate import BSpline
 from scipy.ndimage import correlate1d
 
+from widthwise.memory import require_memory
+
 
 class Resolution(NamedTuple):
     """Spacings of lattices, of tabulated kernels and of quadrature, and the weights at which laws are cut.
@@ -73,6 +75,8 @@ def _spline_polynomials() -> np.ndarray:
 def taps(fraction: np.ndarray) -> np.ndarray:
     """spline(fraction − shift) for the `ORDER` lattice points around, which is the first axis."""
     centred = 2.0 * fraction.ravel() - 1.0
+    remedy = "Take wider layers or smaller kernels, or the expansion in 1/n."
+    require_memory(3 * 8 * ORDER * centred.size, f"a law on {centred.size} points", remedy)
     powers = np.empty((ORDER, centred.size))
     powers[0] = 1.0
     for k in range(1, ORDER):

@@ -22,7 +22,7 @@ from widthwise.network import MLP, Network, check_integer, check_one_input, chec
 _NODE_BLOCK = 1 << 22
 _BISECTIONS = 80
 #: (k − 1)!! is below the largest float.
-_HIGHEST_MOMENT = 300
+_MOST_FACTORS = 300
 #: E Ĝ^(−m/2) counts as infinite when its integrand at the lower end has not fallen to this share of its largest value.
 _DIVERGES = math.log(1e-9)
 
@@ -93,8 +93,8 @@ class ExactLaw:
         >>> round(exact_law(MLP([2, 1, 1], "linear"), [1.0, 1.0]).moment(4), 9)
         9.0
         """
-        expected = f"a whole number from 0 to {_HIGHEST_MOMENT}, beyond which (k − 1)!! is not representable"
-        whole = check_real("k", k, expected, largest=_HIGHEST_MOMENT)
+        expected = f"a whole number from 0 to {_MOST_FACTORS}, beyond which (k − 1)!! is not representable"
+        whole = check_real("k", k, expected, largest=_MOST_FACTORS)
         if whole % 1.0:
             raise InvalidInput("k", repr(k), expected)
         if whole == 0 or whole % 2:
@@ -206,6 +206,7 @@ def kurtosis_by_depth(net: MLP, x: ArrayLike) -> dict[str, np.ndarray]:
     >>> print(table["exact"].max().round(2), table["order1"].max().round(2))
     23.42 7.5
     """
+    net = plain(net, "the exact law")
     law = exact_law(net, x)
     dead = [layer for layer, kernel in enumerate(law.kernels, 1) if not kernel.mean > 0.0]
     if dead:

@@ -6,6 +6,7 @@ first, for all inputs at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,12 +58,17 @@ def network_sites(net: Network, X: np.ndarray) -> tuple[Sites, ...]:
     return sites_of(net.steps, net.shapes(X.shape[1:-1]), net.crossed_at_the_end)
 
 
-def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diagonal:
-    """K_aa and Θ_aa at every layer, in float64; means over equal positions where there are any."""
+def diagonal_flow(
+    net: Network, X: np.ndarray, with_theta: bool = True, progress: Callable[[int, int], None] | None = None
+) -> Diagonal:
+    """K_aa and Θ_aa at every layer, in float64; means over equal positions where there are any.
+
+    `progress` is called with the layer that is done and their number.
+    """
     sites = network_sites(net, X)
     together = max(1, OWN_ENTRIES // largest_entries(sites))
     if not any(one.crossed for one in sites) or len(X) <= together:
-        return _diagonal_of_some(net, X, sites, with_theta)
+        return _diagonal_of_some(net, X, sites, with_theta, progress)
     parts = [_diagonal_of_some(net, X[at : at + together], sites, with_theta) for at in range(0, len(X), together)]
     entering = [np.concatenate(own, axis=-1) for own in zip(*(part.entering for part in parts), strict=True)]
     tables = {at: InputTables(at[1], entering[at[0]].ravel()) for at in parts[0].tables}
@@ -75,11 +81,19 @@ def diagonal_flow(net: Network, X: np.ndarray, with_theta: bool = True) -> Diago
     return Diagonal(K, Theta, entering, tables, max(part.error for part in parts), sites, own, last)
 
 
-def _diagonal_of_some(net: Network, X: np.ndarray, sites: tuple[Sites, ...], with_theta: bool) -> Diagonal:
+def _diagonal_of_some(
+    net: Network,
+    X: np.ndarray,
+    sites: tuple[Sites, ...],
+    with_theta: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> Diagonal:
     with np.errstate(over="ignore"):
         K = raw_kernel_of_each(X, sites[0]) if X.ndim > 2 else np.einsum("ai,ai->a", X, X) / X.shape[1]
     check_representable("x·x/n_0", K, 1)
     tables: dict[tuple[int, Activation], InputTables] = {}
+    # deep networks reach a fixed point to the last digit: layers that see the same variances share their tables
+    shared: dict[tuple[Activation, bytes], InputTables] = {}
 
     def mean(position: int, K: np.ndarray, activation: Activation, p: int, independent: bool = False) -> Any:
         """⟨σ^(p)_a σ^(p)_a⟩ of every input, or ⟨σ^(p)⟩², from tables that are kept; between all sites if crossed."""
@@ -90,7 +104,10 @@ def _diagonal_of_some(net: Network, X: np.ndarray, sites: tuple[Sites, ...], wit
         first, second = here.of_first(variance), here.of_second(variance)
         if activation.closed is not None:
             return closed_pair(activation.closed, p, p, first, 0.0 * K if independent else K, second)
-        known = tables.setdefault((position, activation), InputTables(activation, variance.ravel()))
+        if (position, activation) not in tables:
+            same = activation, variance.tobytes()
+            tables[position, activation] = shared.setdefault(same, InputTables(activation, variance.ravel()))
+        known = tables[position, activation]
         if not here.crossed:
             table = known.get(p)
             return (table.coefficients[:, 0] ** 2 if independent else table.norm).reshape(K.shape)
@@ -114,6 +131,8 @@ def _diagonal_of_some(net: Network, X: np.ndarray, sites: tuple[Sites, ...], wit
             check_representable("a kernel K", K, layer)
             position += 1
         check_representable("a tangent kernel Theta", Theta, layer)
+        if progress is not None:
+            progress(layer, len(net.blocks))
         found.append((sites[position].mean(K), sites[position].mean(np.broadcast_to(Theta, K.shape))))
     Ks, Thetas = (np.stack(column) for column in zip(*found, strict=True))
     error = max((made.error(with_theta) for made in tables.values()), default=1e-15)
