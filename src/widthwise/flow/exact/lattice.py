@@ -55,6 +55,7 @@ ORDER = 12
 HALF = ORDER // 2
 #: Empty lattice points kept at both ends, so that no filter reaches over them.
 LATTICE_MARGIN = 2 * ORDER
+_REMEDY = "Take wider layers, other kernels, or the expansion in 1/n."
 
 _SPLINE = BSpline.basis_element(np.arange(ORDER + 1) - HALF, extrapolate=False)
 
@@ -75,8 +76,7 @@ def _spline_polynomials() -> np.ndarray:
 def taps(fraction: np.ndarray) -> np.ndarray:
     """spline(fraction − shift) for the `ORDER` lattice points around, which is the first axis."""
     centred = 2.0 * fraction.ravel() - 1.0
-    remedy = "Take wider layers or smaller kernels, or the expansion in 1/n."
-    require_memory(3 * 8 * ORDER * centred.size, f"a law on {centred.size} points", remedy)
+    require_memory(3 * 8 * ORDER * centred.size, f"a law on {centred.size} points", _REMEDY)
     powers = np.empty((ORDER, centred.size))
     powers[0] = 1.0
     for k in range(1, ORDER):
@@ -134,7 +134,9 @@ def add(u: np.ndarray, v: np.ndarray, h: float) -> np.ndarray:
     rise = np.log1p(np.exp(-h * np.arange(size))) / h
     cell = np.floor(rise).astype(np.int64)
     lowest = int(cell[-1]) - HALF + 1
-    kernels = np.zeros((int(cell[0]) + HALF - lowest + 1, size))
+    targets = int(cell[0]) + HALF - lowest + 1
+    require_memory(4 * 8 * targets * size, f"a sum of laws on {size} points", _REMEDY)
+    kernels = np.zeros((targets, size))
     kernels[cell - lowest + np.arange(1 - HALF, HALF + 1)[:, None], np.arange(size)] = taps(rise - cell)
     length = next_fast_len(2 * size, real=True)
     result = np.zeros((rows, size + lowest + len(kernels) - 1 + LATTICE_MARGIN))
