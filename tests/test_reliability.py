@@ -80,6 +80,14 @@ def test_nan_is_found_in_fields_of_results(field, wrong):
 
 
 FLAT = "ww.Network([ww.Conv(2, 4, (1,)), 'relu', ww.Flatten(), ww.Dense(12, 1)])"
+NO_FULL_RANK = {
+    "noise": "0.0",
+    "order": "1",
+    "net": "ww.MLP([3, 63, 2], 'selu', C_b=0.0, C_W=0.991)",
+    "X_train": "np.array([[1.884e-06, 1.818e-07, 1.227e-06], [-6.99e-07, 1.086e-06, 1.609e-07], [-5.906e-07, -2.098e-06, 1.556e-06], [3.472e-07, -1.983e-06, 1.074e-06]])",
+    "y_train": "np.array([[-2.096, 1.73], [0.051, -0.028], [-0.755, -0.542], [0.143, 0.031]])",
+    "X_test": "np.array([[1.467, -0.4021, 0.9672], [-0.302, -1.466, 1.177]])",
+}
 LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh')"
 
 
@@ -181,6 +189,7 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("special.linear_pieces_in_polygon", {"layers": "np.array(1.0)"}),
         ("measure of images", {"net": FLAT, "statistics": "['D']"}),
         ("exact.kurtosis_by_depth", {"net": "ww.ResMLP([2, 8, 1], 'linear')"}),
+        ("sample_posterior", NO_FULL_RANK),
         ("trained_kernel", {"net": "ww.ResMLP([2, 8, 1], 'sin')", "by_layer": "True"}),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy import linalg
 
-from widthwise.errors import ExpansionWarning
+from widthwise.errors import ExpansionWarning, SingularKernel
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.inference import corrections
 from widthwise.inference.posterior import condition_prior
@@ -87,7 +87,13 @@ def sample_posterior(
     law = _random_kernel(net, np.concatenate([X, X_test]))
     kernels = law.draw(candidates, _room(rng, candidates, train + len(X_test)))
     noisy = kernels[:, :train, :train] + noise * np.eye(train)
-    solved = np.linalg.solve(noisy, np.broadcast_to(y, (candidates, *y.shape)))
+    try:
+        solved = np.linalg.solve(noisy, np.broadcast_to(y, (candidates, *y.shape)))
+    except np.linalg.LinAlgError:
+        remedy = "Set noise > 0, or take more neurons than training inputs."
+        raise SingularKernel(
+            "X_train", "a drawn kernel that cannot be inverted", "kernels of full rank", remedy
+        ) from None
     evidence = -0.5 * np.einsum("kai,ai->k", solved, y) - 0.5 * y.shape[1] * np.linalg.slogdet(noisy)[1]
     kept = resampled(evidence, draws, rng)
     kernels, noisy, solved = kernels[kept], noisy[kept], solved[kept]
