@@ -181,8 +181,10 @@ def kernel_flow(
         return small
     kept, others = 1 if last_only else net.depth, X if X2 is None else X2
     _require_room(net, X, len(others), kept, with_theta, np.dtype(dtype), device)
-    rows = diagonal_flow(net, X, with_theta, progress)
-    columns = rows if X2 is None else diagonal_flow(net, X2, with_theta, progress)
+    # of few layers the diagonal is made at once, and tiles are what takes time
+    by_layer = progress if net.depth >= 1000 else None
+    rows = diagonal_flow(net, X, with_theta, by_layer)
+    columns = rows if X2 is None else diagonal_flow(net, X2, with_theta, by_layer)
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     tiles = _Tiles(net, X, others, rows, columns, with_theta, dtype)
     shape = (kept, len(X), len(others))
