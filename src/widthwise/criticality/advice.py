@@ -112,7 +112,7 @@ class Advice:
             },
             "code": self.code,
         }  # fmt: skip
-        return _json_ready(found)
+        return json_ready(found)
 
     def __str__(self) -> str:
         return self.text
@@ -277,11 +277,12 @@ def _evenly_spaced(rows: np.ndarray, most: int) -> np.ndarray:
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
-def _json_ready(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
+    """Plain lists and dicts, None where a number is not finite."""
     if isinstance(value, dict):
-        return {key: _json_ready(item) for key, item in value.items()}
+        return {key: json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json_ready(item) for item in value]
+        return [json_ready(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

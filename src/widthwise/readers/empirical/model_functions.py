@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any
@@ -68,6 +68,10 @@ class ModelFunction:
     def outputs(self, arguments: CallArguments) -> np.ndarray:
         """z (inputs, outputs)."""
         return self.numpy(self.call(self.parameters, arguments))
+
+    def at(self, parameters: NamedTensors) -> ModelFunction:
+        """The same function at other parameters."""
+        return replace(self, parameters=parameters)
 
     def part(self, arguments: CallArguments, rows: slice) -> CallArguments:
         """Some of the inputs."""
@@ -139,10 +143,11 @@ def _torch_function(model: Any, dtype: str) -> ModelFunction:
     rest = {name: value.detach() for name, value in named.items() if not value.requires_grad}
     check_parameters(trained, lambda value: bool(torch.isfinite(value).all()))
     like = next(iter(trained.values()))
+    recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
     def call(parameters: NamedTensors, arguments: CallArguments) -> Any:
         positional, by_name = arguments
-        with _differentiable_attention(torch):
+        with _differentiable(torch, recurrent):
             found = torch.func.functional_call(module, {**rest, **parameters}, positional, by_name)
         return _as_rows(first_output(found), count_inputs(arguments), type(model).__name__)
 
@@ -164,12 +169,16 @@ def _torch_transforms() -> Any:
 
 
 @contextmanager
-def _differentiable_attention(torch: ModuleType) -> Iterator[None]:
-    """Attention by plain operations: the fused ones have no forward derivatives."""
+def _differentiable(torch: ModuleType, recurrent: bool) -> Iterator[None]:
+    """Attention and recurrent layers by plain operations: the fused ones have no forward derivatives."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with ExitStack() as stack:
+            stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
+            if recurrent:  # convolutions are much quicker with them
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
