@@ -33,10 +33,10 @@ from widthwise.inference.predict import expected_error as expected_error
 from widthwise.inference.predict import max_learning_rate as max_learning_rate
 from widthwise.inference.predict import predict as predict
 from widthwise.inference.predict import trained_kernel as trained_kernel
-from widthwise.inference.transfer_error import ProxyWidth as ProxyWidth
-from widthwise.inference.transfer_error import proxy_width as proxy_width
 from widthwise.inference.trained_distribution import trained_density as trained_density
 from widthwise.inference.trained_distribution import trained_skewness as trained_skewness
+from widthwise.inference.transfer_error import ProxyWidth as ProxyWidth
+from widthwise.inference.transfer_error import proxy_width as proxy_width
 from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
 from widthwise.cli.models import page_or_format, write_model_advice
+from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
 from widthwise.cli.output import Records, check_output, emit, emit_with_figure, network_lines, write_result
 from widthwise.errors import InvalidInput
 
@@ -74,7 +74,9 @@ def advise(
     base: Annotated[
         str | None, typer.Option("--base", help="MODULE:FUNCTION of a smaller model, to transfer from.")
     ] = None,
-    rule: Annotated[str | None, typer.Option("--rule", help="Rule of transfer: standard, ntk, mup, completep, …")] = None,
+    rule: Annotated[
+        str | None, typer.Option("--rule", help="Rule of transfer: standard, ntk, mup, completep, …")
+    ] = None,
     optimiser: Annotated[
         str | None, typer.Option("--optimiser", help="sgd, momentum, adam, adamw or muon, for a model.")
     ] = None,

@@ -1,9 +1,10 @@
 """`proxy_width`: how wide a small network must be for its best learning rate to be that of a large one (theory §8).
 
-Two rates drift with width like d/n in their logarithm: the largest stable step 2/λ_max(Ĥ), with u the leading eigenvector of Θ, λ its eigenvalue, v_k, λ_k the others and
-C_(ab)(cd) = A_(ab)(cd) + B_acbd + B_adbc the covariance of one output's Ĥ,
+Two rates drift with width like d/n in their logarithm. One is the largest stable step 2/λ_max(Ĥ): with u the leading
+eigenvector of Θ, λ its eigenvalue, v_k, λ_k the others and C_(ab)(cd) = A_(ab)(cd) + B_acbd + B_adbc the covariance of
+one output's Ĥ,
     d = −[u·H1·u + Σ_k C_(u v_k)(u v_k)/(λ − λ_k)]/λ + C_(uu)(uu)/2λ²,
-mean kernel, mixing with other modes, and the curvature of the logarithm; and the step η* of gradient descent that has
+mean kernel, mixing with other modes, and the curvature of the logarithm. The other is the step η* that has
 the least expected error E_0(η) + E_1(η)/n after a number of steps, in which the dNTK and ddNTK take part,
     d = −E_1'(η*)/E_0''(η*),     c = E_1''(η*)/E_0''(η*),     derivatives by log η.
 The minimum of E_0 + E_1/n itself is at d/(n + c), which differs from d/n by what order 1/n does not know: it is known
@@ -20,7 +21,7 @@ import numpy as np
 
 from widthwise.errors import InvalidInput
 from widthwise.inference import corrections
-from widthwise.inference.infinite_width import Algorithm, Spectrum
+from widthwise.inference.infinite_width import Algorithm
 from widthwise.inference.predict import joint_problem
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
@@ -41,9 +42,9 @@ class ProxyWidth:
 
     `largest_step` is 2/λ_max of infinite width for ½Σ(z−y)², `step_drift` how it drifts, and `step_spread` √n times the
     standard deviation of its logarithm from network to network. With targets `best_rate` has the least expected error
-    after `steps` steps, `rate_drift` is its drift, `rate_stiffness` the c of d/(n + c), from which width on the drift is
-    known well, and `kernel_growth` n times the relative growth of λ_max by training at that rate, on average; all NaN
-    without targets, or where no rate below the largest step is best.
+    after `steps` steps, `rate_drift` is its drift, `rate_stiffness` the c of d/(n + c): for widths well above it the
+    drift is known well. `kernel_growth` is n times the relative growth of λ_max by training at that rate, on average.
+    All are NaN without targets, or where no rate below the largest step is best.
 
     `width` is the least width whose rate is within `factor` of that of `target` (infinite if None) on average, and
     `width_of_one` that from which the largest step of a single network also scatters by less than the factor.
@@ -94,14 +95,16 @@ class ProxyWidth:
         lines = [
             f"From width {self.width:,} on a proxy's rate is within a factor {self.factor:g} of that of {target}:",
             f"{self.direction} (log rate {self.drift:+.3g}/n).",
-            f"Largest stable step for ½Σ(z−y)²: {self.largest_step:.4g} at infinite width, log {self.step_drift:+.3g}/n, "
-            f"spread from network to network {self.step_spread:.3g}/√n.",
+            f"Largest stable step for ½Σ(z−y)²: {self.largest_step:.4g} at infinite width,",
+            f"log {self.step_drift:+.3g}/n, spread from network to network {self.step_spread:.3g}/√n.",
         ]
         if math.isfinite(self.best_rate):
-            lines.append(
-                f"Best rate after {self.steps} steps: {self.best_rate:.4g} at infinite width, log {self.rate_drift:+.3g}/n, "
-                f"well known for n ≫ {max(self.rate_stiffness, 0.0):.3g}; training changes the largest eigenvalue by {100 * self.kernel_growth:+.3g}%/n."
-            )
+            known, growth = max(self.rate_stiffness, 0.0), 100.0 * self.kernel_growth
+            lines += [
+                f"Best rate after {self.steps} steps: {self.best_rate:.4g} at infinite width,",
+                f"log {self.rate_drift:+.3g}/n, well known for n ≫ {known:.3g};",
+                f"training changes the largest eigenvalue by {growth:+.3g}%/n.",
+            ]
         return "\n".join(lines)
 
 
@@ -149,7 +152,9 @@ def proxy_width(
         flow = corrections.joint_tensors(net, X, _STEP_TENSORS)
         return ProxyWidth(net, factor, target, *_step_drift(flow.Theta[-1], corrections.at_output(flow)))
     if (X_test is None) != (y_test is None):
-        raise InvalidInput("y_test", "None with X_test, or the other way round", "both test inputs and targets, or none")
+        raise InvalidInput(
+            "y_test", "None with X_test, or the other way round", "both test inputs and targets, or none"
+        )
     return _with_targets(net, (X_train, y_train, X_test, y_test), steps, factor, target)
 
 
@@ -158,7 +163,9 @@ def _step_drift(Theta: np.ndarray, tensors: Any) -> tuple[float, float, float]:
     values, U = np.linalg.eigh(Theta)
     u, largest = U[:, -1], float(values[-1])
     if largest <= 0.0:
-        raise InvalidInput("net", "a neural tangent kernel of zero", "a network that learns", "Set lambda_W above zero.")
+        raise InvalidInput(
+            "net", "a neural tangent kernel of zero", "a network that learns", "Set lambda_W above zero."
+        )
     mixed = np.einsum("abcd,a,bk,c,dl->kl", tensors["A"], u, U, u, U, optimize=True)
     # B is stored as B_acbd: for C_(ab)(cd) the pairs are (a, c)(b, d) and (a, d)(b, c)
     mixed += np.einsum("acbd,a,bk,c,dl->kl", tensors["B"], u, U, u, U, optimize=True)

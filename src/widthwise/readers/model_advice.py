@@ -66,9 +66,9 @@ class ModelAdvice:
     `audit` says what is wrong, by tensor; `network` is the advice on the network that the model is, or None with
     `no_theory` saying why it cannot be read. `parametrisation` has `param_groups` for the optimiser. `gamma` is the
     coupling L/n^(1−s) of the rule and `regime` what it means; `ntk_variation` the relative standard deviation of the
-    neural tangent kernel from network to network, to order 1/n, and `ntk_shift` the relative shift of its mean: NaN where
-    there is no theory. `step` is the largest stable step, None without a batch. `proxy` is the smallest width worth
-    trusting by theory; `proxy_width` that, or the estimate from fresh draws; `unknown` says what could not be said.
+    neural tangent kernel from network to network, to order 1/n, and `ntk_shift` the relative shift of its mean: NaN
+    where there is no theory. `step` is the largest stable step, None without a batch. `proxy` is the smallest width
+    worth trusting by theory; `proxy_width` that, or the estimate from fresh draws; `unknown` what could not be said.
     """
 
     model: str
@@ -118,7 +118,8 @@ class ModelAdvice:
     def html(self) -> str:
         return (
             "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Advice</title></head><body>"
-            f"<h1>{html.escape(self.model)}: {html.escape(self.verdict)}</h1><pre>{html.escape(self.text)}</pre></body></html>"
+            f"<h1>{html.escape(self.model)}: {html.escape(self.verdict)}</h1><pre>{html.escape(self.text)}</pre>"
+            "</body></html>"
         )
 
     @property
@@ -150,8 +151,8 @@ def _coupling_lines(found: ModelAdvice) -> list[str]:
     if math.isfinite(found.ntk_variation):
         shift = f", and its mean is {100 * found.ntk_shift:+.2g}% off" if math.isfinite(found.ntk_shift) else ""
         lines.append(
-            f"At order 1/n the neural tangent kernel differs by {100 * found.ntk_variation:.2g}% from network to network"
-            f"{shift} (theory)."
+            f"At order 1/n the neural tangent kernel differs by {100 * found.ntk_variation:.2g}% from network to "
+            f"network{shift} (theory)."
         )
     return lines
 
@@ -176,13 +177,14 @@ def _proxy_lines(found: ModelAdvice) -> list[str]:
     if found.proxy is not None:
         drift = found.proxy.step_drift
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,} (largest step within a factor {found.factor:g}; "
-            f"{found.proxy.direction}, log step {drift:+.3g}/n, and differs by {found.proxy.step_spread:.3g}/√n)."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,} (largest step within a factor "
+            f"{found.factor:g}; {found.proxy.direction}, log step {drift:+.3g}/n, and "
+            f"differs by {found.proxy.step_spread:.3g}/√n)."
         ]
     if found.proxy_width is not None:
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,}, from fresh draws: there the largest step of one "
-            f"network is within a factor {found.factor:g} of another's. The direction of the drift is not known."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,}, from fresh draws: there the largest step of "
+            f"one network is within a factor {found.factor:g} of another's. The direction of the drift is not known."
         ]
     return []
 
@@ -292,10 +294,11 @@ def _advise_model(
     if any(type(part).__name__.startswith("BatchNorm") for part in getattr(model, "modules", tuple)()):
         unknown.append("steps with statistics of the batch: batch normalisation was taken with its running ones")
     if report.get("proxy") is None and (report.get("step") is None or report["step"].draws < 3):
-        unknown.append("the smallest proxy: give a batch, and draws of at least 3 where there is no theory of order 1/n")
-    return ModelAdvice(
-        type(model).__name__, found, groups, groups.gamma, groups.regime, groups.width, factor, unknown=tuple(unknown), **report
-    )  # fmt: skip
+        unknown.append(
+            "the smallest proxy: give a batch, and draws of at least 3 where there is no theory of order 1/n"
+        )
+    report |= {"gamma": groups.gamma, "regime": groups.regime, "width": groups.width, "unknown": tuple(unknown)}
+    return ModelAdvice(type(model).__name__, found, groups, factor=factor, **report)
 
 
 def _optimiser_settings(optimiser: Any) -> tuple[dict[str, Any], Any]:

@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.readers.chains import ReadActivation, ReadDense, ReadFactor, ReadStep, SeenStep, Value, summed, unsupported
+from widthwise.readers.chains import (
+    ReadActivation,
+    ReadDense,
+    ReadFactor,
+    ReadStep,
+    SeenStep,
+    Value,
+    summed,
+    unsupported,
+)
 
 _CONTROL = {"scan", "while", "cond"}
 _ADDITIONS = ("add", "add_any")

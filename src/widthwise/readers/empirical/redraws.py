@@ -82,8 +82,8 @@ def model_nngp(
 
     Returns
     -------
-    Dataset with `K_model` and its standard error `K_model_se` on (a, b), `mean_model` on (output, a), and where the model
-    can be read as a network `K` of infinite width (theory §2); otherwise the attribute `no_theory` says why not.
+    Dataset with `K_model` and its standard error `K_model_se` on (a, b), `mean_model` on (output, a), and where the
+    model can be read as a network `K` of infinite width (theory §2); otherwise `no_theory`, an attribute, says why not.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 8))

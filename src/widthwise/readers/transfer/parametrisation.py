@@ -50,8 +50,8 @@ class Parametrisation:
     `multipliers` are constants that the forward pass must contain: "output" on logits, "branch" on every residual
     branch, "attention" on attention logits beside their 1/√d_head if heads grow with the width. `variances` are those
     of the initial entries by tensor, `param_groups` the groups of a torch optimiser, `optax()` the same for Optax.
-    `gamma` = L/n^(1−s) is the change of features in training, `regime` what that means, `width` its n. `notes` say where
-    rules differ.
+    `gamma` = L/n^(1−s) is the change of features in training, `regime` what that means, `width` its n. `notes` say
+    where rules differ.
     """
 
     rule: str
