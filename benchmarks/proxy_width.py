@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -49,11 +50,11 @@ def ensemble(key, rates, problem, *, width, name, count):
     X, y, X_test, y_test = problem
 
     def one(key):
-        keys = jax.random.split(key, 6)
+        keys, draw = jax.random.split(key, 6), jax.random.normal
         start = [
-            (np.sqrt(C_W) * jax.random.normal(keys[2 * k], (a, b)), np.sqrt(C_B) * jax.random.normal(keys[2 * k + 1], (b,)))
-            for k, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))
-        ]  # fmt: skip
+            (np.sqrt(C_W) * draw(keys[2 * k], (a, b)), np.sqrt(C_B) * draw(keys[2 * k + 1], (b,)))
+            for k, (a, b) in enumerate(pairwise(sizes))
+        ]
 
         def loss(parameters):
             return 0.5 * jnp.sum((forward(parameters, sigma, X) - y) ** 2)
@@ -95,8 +96,9 @@ def predict():
 def measure(networks, widths):
     print(f"{jax.devices()[0].device_kind}, {networks} networks a width")
     for name, said in json.loads(PREDICTIONS.read_text()).items():
-        print(f"{name}: predicted log best rate {said['rate_drift']:+.3f}/n, c = {said['rate_stiffness']:.1f}, log largest "
-              f"step {said['step_drift']:+.3f}/n, spread {said['step_spread']:.3f}/√n", flush=True)  # fmt: skip
+        d, c, step, spread = (said[k] for k in ("rate_drift", "rate_stiffness", "step_drift", "step_spread"))
+        print(f"{name}: predicted log best rate {d:+.3f}/n, c = {c:.1f}, log largest step {step:+.3f}/n, spread "
+              f"{spread:.3f}/√n", flush=True)  # fmt: skip
         logs = np.log(said["best_rate"]) + np.linspace(-0.24, 0.16, 13)
         for width in widths:
             start, count = time.perf_counter(), max(1, networks // GROUPS)
@@ -109,13 +111,15 @@ def measure(networks, widths):
             whole = vertex(logs, errors.mean(0))
             without = [vertex(logs, np.delete(errors, g, 0).mean(0)) for g in range(GROUPS)]
             error = np.sqrt((GROUPS - 1) * np.var(without))
-            drift, at_width = whole - np.log(said["best_rate"]), said["rate_drift"] / width
+            drift = whole - np.log(said["best_rate"])
             steps = np.concatenate([np.asarray(s) for _, s in groups]) - np.log(said["largest_step"])
-            print(f"  width {width:4d}: log best rate {drift:+.4f} ± {error:.4f}, predicted {at_width:+.4f} (ratio "
-                  f"{at_width / drift:.2f}), d/(n + c) {said['rate_drift'] / (width + said['rate_stiffness']):+.4f}; log largest step "
-                  f"{steps.mean():+.5f} ± {steps.std() / np.sqrt(len(steps)):.5f}, predicted "
-                  f"{said['step_drift'] / width:+.5f}; spread {steps.std():.4f}, predicted "
-                  f"{said['step_spread'] / np.sqrt(width):.4f}   {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+            ends = d / width, d / (width + c)
+            print(f"  width {width:4d}: log best rate {drift:+.4f} ± {error:.4f}, predicted d/n {ends[0]:+.4f} (ratio "
+                  f"{ends[0] / drift:.2f}), d/(n + c) {ends[1]:+.4f} (ratio {ends[1] / drift:.2f})")  # fmt: skip
+            error = steps.std() / np.sqrt(len(steps))
+            print(f"      log largest step {steps.mean():+.5f} ± {error:.5f}, predicted {step / width:+.5f}; spread "
+                  f"{steps.std():.4f}, predicted {spread / np.sqrt(width):.4f}   {time.perf_counter() - start:.0f} s",
+                  flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The best learning rate over widths 64 to 2048 and depths 2 to 64 by rule of transfer: residual networks really trained.
+"""The best learning rate over widths 64 to 2048 and depths 2 to 64 by rule of transfer, of really trained networks.
 
 PYTHONPATH=src python benchmarks/transfer.py [--axis width|depth|both] [--optimiser adam|sgd] [--small] [--json FILE]
 
-Students x → x + β W φ(x/|x|) learn a random teacher online, fresh batches with a rate that falls linearly to zero. Their
-loss is the mean over the last tenth of the steps. All rates (half octaves) and three seeds of one size are one
+Residual students x → x + β W φ(x/|x|) learn a random teacher on fresh batches, with a rate that falls linearly to zero.
+Their loss is the mean over the last tenth of the steps. All rates (half octaves) and three seeds of one size are one
 program. The best rate is that of the parabola through the lowest logarithms of loss, averaged over seeds. Factors of
 variances, multipliers and rates are those of `widthwise.parametrisation`. Needs jax alone.
 """

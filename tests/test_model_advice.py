@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -70,7 +71,9 @@ def test_the_step_is_the_edge_of_real_gradient_descent(rows):
 
 def test_models_without_theory_have_their_step_by_lanczos_and_their_proxy_by_fresh_draws():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    model = nn.Sequential(
+        nn.Conv2d(2, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
     x = torch.randn(4, 2, 6, 6)
     report = ww.advise(model, x, seed=1)
     assert report.step.of_model == pytest.approx(2 / largest_of(model, x), rel=1e-3)
@@ -92,7 +95,7 @@ def test_groups_are_those_of_the_users_optimiser_and_step_it(rows):
     optimiser, before = torch.optim.AdamW(report.param_groups), model[2].weight.detach().clone()
     model(rows).square().mean().backward()
     optimiser.step()
-    assert float((model[2].weight - before).abs().max()) == pytest.approx(0.0025, rel=0.1)
+    assert float((model[2].weight.detach() - before).abs().max()) == pytest.approx(0.0025, rel=0.1)
     momentum = ww.advise(model, rows, optimiser=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     assert momentum.parametrisation.optimiser == "momentum"
 
@@ -174,6 +177,16 @@ def _freeze(model):
     return model
 
 
+def said_of(model, batch):
+    """The one line with which advice is refused, or what the advice could not say or has for a step."""
+    try:
+        advice = ww.advise(model, batch, draws=0)
+    except ww.WidthwiseError as error:
+        return str(error)
+    assert json.loads(advice.json)
+    return " ".join(advice.unknown) or f"{advice.step.of_model:g}"
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_models_are_audited_and_advised_on_as_far_as_possible(name):
     """Never a traceback from below: a report that says what could not be said, or one line that says what is wrong."""
@@ -181,13 +194,11 @@ def test_bad_models_are_audited_and_advised_on_as_far_as_possible(name):
     model, batch = BAD[name]()
     report = ww.audit(model, batch)
     assert report.text
-    try:
-        advice = ww.advise(model, batch, draws=0)
-    except ww.WidthwiseError as error:
-        assert "\n" not in str(error)
-    else:
-        assert advice.step is not None or advice.unknown
-        assert json.loads(advice.json)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = said_of(model, batch)
+    assert said
+    assert "\n" not in said
 
 
 def test_the_command_advises_on_a_function_of_a_module(tmp_path, monkeypatch, capsys):

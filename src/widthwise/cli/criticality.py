@@ -86,7 +86,7 @@ def advise(
     For a model of your own, named MODULE:FUNCTION: what is wrong by tensor, parameter groups, the largest stable step,
     and the smallest proxy worth trusting.
     """
-    from widthwise.criticality.advice import advise as compute
+    from widthwise.criticality.advice import advise_on_network as compute
 
     kind = page_or_format(output)
     of_models = {"base": base, "rule": rule, "optimiser": optimiser}

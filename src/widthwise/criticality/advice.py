@@ -112,7 +112,7 @@ class Advice:
             },
             "code": self.code,
         }  # fmt: skip
-        return json_ready(found)
+        return _json_ready(found)
 
     def __str__(self) -> str:
         return self.text
@@ -121,7 +121,7 @@ class Advice:
         return self.html
 
 
-def advise(
+def advise_on_network(
     net: Network,
     X: Any = None,
     *,
@@ -137,7 +137,7 @@ def advise(
     Networks with skips or normalisation, such as `ResMLP` or what `from_torch` reads, are advised on as they are built:
     C_b, C_W and learning rates change, skips and normalisations stay.
 
-    >>> report = advise(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
+    >>> report = advise_on_network(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
     >>> report.verdict
     'signals or gradients explode'
     >>> report.recommended.C_W[0], round(report.gradient, 1), round(report.recommended_gradient, 1)
@@ -145,7 +145,7 @@ def advise(
     >>> print(report.text.splitlines()[0])
     50 layers of width 128, tanh: signals or gradients explode.
     >>> from widthwise.network import ResMLP
-    >>> report = advise(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
+    >>> report = advise_on_network(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
     >>> print(report.growth)
     K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
@@ -277,12 +277,11 @@ def _evenly_spaced(rows: np.ndarray, most: int) -> np.ndarray:
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
-def json_ready(value: Any) -> Any:
-    """Plain lists and dicts, None where a number is not finite."""
+def _json_ready(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: json_ready(item) for key, item in value.items()}
+        return {key: _json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [json_ready(item) for item in value]
+        return [_json_ready(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

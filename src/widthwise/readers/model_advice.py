@@ -17,15 +17,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from widthwise.criticality import advice as network_advice
-from widthwise.criticality.advice import Advice
+from widthwise.criticality.advice import Advice, advise_on_network
 from widthwise.criticality.learning_rates import largest_stable_step
 from widthwise.errors import InvalidInput
 from widthwise.extras import need
 from widthwise.inference.transfer_error import ProxyWidth, proxy_width
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.network.validation import check_real
-from widthwise.readers.audit.audit import Audit, audit
+from widthwise.readers.audit.audit import Audit, audit, plain_numbers
 from widthwise.readers.empirical.model_functions import count_inputs, function_of, package_names
 from widthwise.readers.empirical.model_kernels import TangentOperator, readable_network
 from widthwise.readers.empirical.redraws import redrawn_parameters
@@ -129,7 +128,7 @@ class ModelAdvice:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists; None where a number is not finite."""
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
-        return network_advice.json_ready({
+        return plain_numbers({
             "model": self.model, "verdict": self.verdict, "audit": self.audit.to_dict(),
             "network": None if self.network is None else self.network.to_dict(), "no_theory": self.no_theory,
             "gamma": self.gamma, "regime": self.regime,
@@ -213,8 +212,8 @@ def advise(
 def advise(net: Any, X: Any = None, **options: Any) -> Any:
     """A report on a network or on any model: what is wrong, what to use instead, and what its width means.
 
-    For a widthwise network this is the report of `widthwise.criticality.advice.advise` (theory §7), which see for
-    `deepest` and `largest_step`. The following is about a torch, Flax (nnx) or Equinox module.
+    For a widthwise network this is the report of `widthwise.criticality.advice.advise_on_network` (theory §7), which
+    see for `deepest` and `largest_step`. The following is about a torch, Flax (nnx) or Equinox module.
 
     Parameters
     ----------
@@ -246,7 +245,7 @@ def advise(net: Any, X: Any = None, **options: Any) -> Any:
     """
     if package_names(net) & _PACKAGES:
         return _advise_model(net, X, **_checked_options(options, _MODEL_OPTIONS, "a module"))
-    return network_advice.advise(net, X, **_checked_options(options, ("deepest", "largest_step"), "a network"))
+    return advise_on_network(net, X, **_checked_options(options, ("deepest", "largest_step"), "a network"))
 
 
 _MODEL_OPTIONS = ("base", "rule", "optimiser", "learning_rate", "factor", "draws", "seed")
@@ -330,7 +329,7 @@ def _by_theory(net: Network, rows: np.ndarray | None, factor: float, unknown: li
     """Advice on the network, the 1/n error of γ, and the proxy."""
     found: dict[str, Any] = {}
     try:
-        found["network"] = network_advice.advise(net, rows)
+        found["network"] = advise_on_network(net, rows)
         meaning = found["network"].depth_width
         if meaning is not None:
             found |= {"ntk_variation": meaning.ntk_fluctuation, "ntk_shift": meaning.ntk_shift}

@@ -49,7 +49,7 @@ _AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
 _WITHOUT_LAYER = {"sin": "sin", "erf": "erf", "square": "quadratic"}
 _RESHAPES = {"flatten", "view", "reshape", "squeeze"}
 #: What belongs to the loss, over the axis of the outputs.
-_HEADS = {"softmax": "softmax", "log_softmax": "log_softmax", "Softmax": "softmax", "LogSoftmax": "log_softmax"}
+_SOFTMAXES = {"softmax": "softmax", "log_softmax": "log_softmax", "Softmax": "softmax", "LogSoftmax": "log_softmax"}
 #: Functions, operators and methods by name; what Python makes of +=, *= and /=.
 _SUMS_BY_NAME = {"add", "iadd", "add_"}
 _MULTIPLICATIONS = {"mul", "imul", "mul_", "multiply"}
@@ -227,7 +227,7 @@ def _called(node: Any, name: str, where: str) -> Sequence[SeenStep]:
     """What a function or method does: nothing where it changes the shape only."""
     if name in _RESHAPES:
         return []
-    if name in _HEADS:
+    if name in _SOFTMAXES:
         return [_head(name, node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None), where)]
     if name in _WITHOUT_LAYER:
         return [ReadActivation(resolve(_WITHOUT_LAYER[name]), where)]
@@ -261,7 +261,7 @@ def _layer(layer: Any, where: str) -> Sequence[SeenStep]:
         if not layer.training or layer.p == 0.0:
             return []
         raise unsupported(where, "Call model.eval() first: dropout is then the identity.")
-    if type(layer).__name__ in _HEADS:
+    if type(layer).__name__ in _SOFTMAXES:
         return [_head(type(layer).__name__, layer.dim, where)]
     if type(layer).__name__ not in _ACTIVATIONS:
         raise unsupported_part(type(layer).__name__, where)
@@ -271,7 +271,7 @@ def _layer(layer: Any, where: str) -> Sequence[SeenStep]:
 def _head(name: str, dim: Any, where: str) -> ReadHead:
     if dim not in (None, 1, -1):
         raise unsupported(f"{where} over axis {dim}", "Take dim=-1, the outputs.")
-    return ReadHead(_HEADS[name], where)
+    return ReadHead(_SOFTMAXES[name], where)
 
 
 def _epsilon(norm: Any) -> float:

@@ -24,7 +24,7 @@ from widthwise.readers.audit.observations import (
     prepared_for_signals,
     tensor_facts,
 )
-from widthwise.readers.empirical.model_functions import function_of, package_names, unwrapped
+from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
 from widthwise.readers.empirical.model_kernels import readable_network
 from widthwise.results.theory import theory
 from widthwise.text import text_table
@@ -126,7 +126,7 @@ class Audit:
             "network": None if self.net is None else repr(self.net),
             "expected": [list(row) for row in self.expected],
         }
-        return _plain(found)
+        return plain_numbers(found)
 
     def __str__(self) -> str:
         return self.text
@@ -163,11 +163,11 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_numbers(item) for item in value]
     return _none(value) if isinstance(value, float) else value
 
 
@@ -211,8 +211,8 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInput("optimizer", type(optimizer).__name__, "a torch.optim optimiser, or None")
-    lazy = torch.nn.parameter.UninitializedParameter
-    named = {name: value for name, value in model.named_parameters() if not isinstance(value, lazy)}
+    every = dict(model.named_parameters())
+    named = {name: value for name, value in every.items() if has_values(value)}
     values = {name: value.detach().cpu().double().numpy() for name, value in named.items()}
     seen = _signals_on(torch, model, batch, values, draws, seed)
     of_gradients = {name: None if g is None else g.detach().cpu().numpy() for name, g in seen.gradients.items()}
@@ -223,13 +223,16 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
     ]
     _add_shares(seen, of_gradients)
     extra = [_unseen(kind, said, type(model).__name__) for kind, said in seen.problems]
-    if not any(trained.values()):
+    for name in (name for name in every if name not in named):
+        said = "has no values: a lazy layer that was not called, or the meta device"
+        extra.append(AuditFinding(name, "no_values", "warning", said, "model(batch), or model.to_empty(device='cpu')"))
+    if not any(value.requires_grad for value in every.values()):
         extra.append(
             AuditFinding(
                 "the model", "nothing_trained", "warning", "no parameter is trained", "model.requires_grad_(True)"
             )
         )
-    if len({str(value.device) for value in named.values()}) > 1:
+    if len({str(value.device) for value in every.values()}) > 1:
         extra.append(AuditFinding("the model", "devices", "note", "parameters lie on several devices", ""))
     if optimizer is not None:
         names = {id(value): name for name, value in named.items() if value.requires_grad}

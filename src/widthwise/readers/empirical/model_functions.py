@@ -120,6 +120,20 @@ def unwrapped(model: Any) -> Any:
         model = inner
 
 
+def has_values(parameter: Any) -> bool:
+    """Whether a torch parameter has entries: those of lazy layers before a call, and on the meta device, have none."""
+    parameters = need("torch.nn.parameter", "torch", "reading a PyTorch model")
+    return not isinstance(parameter, parameters.UninitializedParameter) and parameter.device.type != "meta"
+
+
+def check_values(named: Mapping[str, Any]) -> None:
+    empty = [name for name, value in named.items() if not has_values(value)]
+    if empty:
+        got = f"tensors without values ({', '.join(empty[:5])})"
+        remedy = "Call lazy layers once on a batch; model.to_empty(device='cpu') leaves the meta device."
+        raise InvalidInput("model", got, "a model with weights", remedy)
+
+
 def _entries(value: Any) -> int:
     return int(np.prod(value.shape)) if len(value.shape) else 1
 
@@ -137,8 +151,7 @@ def _torch_function(model: Any, dtype: str) -> ModelFunction:
         if getattr(part, "inplace", False):
             part.inplace = False  # the value before an activation is read again
     named = dict(module.named_parameters())
-    if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in named.values()):
-        raise InvalidInput("model", "lazy layers without weights", "a model with weights", "Call it once on a batch.")
+    check_values(named)
     trained = {name: value.detach() for name, value in named.items() if value.requires_grad}
     rest = {name: value.detach() for name, value in named.items() if not value.requires_grad}
     check_parameters(trained, lambda value: bool(torch.isfinite(value).all()))
@@ -177,7 +190,7 @@ def _differentiable(torch: ModuleType, recurrent: bool) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
             if recurrent:  # convolutions are much quicker with them
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
     finally:

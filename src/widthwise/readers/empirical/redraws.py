@@ -101,7 +101,7 @@ def model_nngp(
     generator = np.random.default_rng(seed)
     with DelayedProgress("draws of the model") as bar:
         for draw in range(draws):
-            drawn = redrawn_parameters(f, generator) if make is None else _made(make, seed + draw, f)
+            drawn = redrawn_parameters(f, generator) if make is None else _parameters_of_fresh(make, seed + draw, f)
             z = f.numpy(f.call(drawn, arguments))
             if not np.isfinite(z).all():
                 raise InvalidInput("model", "outputs that are NaN or infinite after a fresh draw", "finite outputs")
@@ -116,7 +116,7 @@ def model_nngp(
     return label({**variables, **of_theory}, net, None, kind="model_nngp", draws=draws, seed=seed, **attrs)
 
 
-def _made(make: Callable[[int], Any], seed: int, like: ModelFunction) -> NamedTensors:
+def _parameters_of_fresh(make: Callable[[int], Any], seed: int, like: ModelFunction) -> NamedTensors:
     found = function_of(make(seed)).parameters
     shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (found, like.parameters)]
     if shapes[0] != shapes[1]:
