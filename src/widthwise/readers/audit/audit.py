@@ -15,6 +15,7 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_integer, check_seed
+from widthwise.readers.audit.jax_signals import layer_sizes
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
 from widthwise.readers.audit.observations import (
     LayerSize,
@@ -176,8 +177,8 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
 
     Parameters
     ----------
-    model : any torch module; or a Flax (nnx) or Equinox module, of which parameters and gradients are looked at, but
-        not what happens between its layers. Compiled and parallel modules are unwrapped. The model is not changed.
+    model : any torch module; or a Flax (nnx) or Equinox module, whose fans are taken from shapes and whose units are
+        not looked at. Compiled and parallel modules are unwrapped. The model is not changed.
     batch : inputs to call it on, (inputs, …): an array, a tuple of arguments, or a dict of named ones. Without it
         only parameters are looked at.
     optimizer : a `torch.optim` optimiser, whose groups are then looked at as well.
@@ -202,7 +203,7 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
         raise InvalidInput("optimizer", type(optimizer).__name__, "None, except with a PyTorch model")
     if not kinds & {"flax", "equinox"}:
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module, flax.nnx.Module or equinox.Module")
-    return _audit_jax(model, batch, seed)
+    return _audit_jax(model, batch, draws, seed)
 
 
 def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) -> Audit:
@@ -326,8 +327,8 @@ def _read(
     return net, tuple((i + 1, layer.signal**2, float(K[i])) for i, layer in enumerate(linear))
 
 
-def _audit_jax(model: Any, batch: Any, seed: int) -> Audit:
-    """Parameters, and gradients where the model can be called; fans from shapes, features last in Flax."""
+def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
+    """Parameters, and signals and gradients where the model can be called; fans from shapes, features last in Flax."""
     seen, extra, name = Observations(), [], type(model).__name__
     flax = "flax" in package_names(model)
     try:
@@ -347,15 +348,17 @@ def _audit_jax(model: Any, batch: Any, seed: int) -> Audit:
             signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=z.shape)
             gradients = {key: np.asarray(g) for key, g in back(f.array(signs))[0].items()}
             seen.outputs = float(np.sqrt(np.mean(np.square(np.asarray(z, float)))))
+            seen.layers, seen.draws = layer_sizes(f, arguments, draws, seed)
         except InvalidInput as error:
             extra.append(_unseen("forward", f"forward raises: {error.got}", name))
+        except Exception as error:  # layers of which the calls cannot be watched
+            reason = (str(error).splitlines() or [""])[0]
+            said = f"signals between the layers were not measured ({type(error).__name__}: {reason})"
+            extra.append(AuditFinding(name, "between_layers", "note", said, ""))
     seen.uses.tensors, seen.gradients = uses, gradients
     seen.tensors = [tensor_facts(key, value, uses, True, gradients.get(key)) for key, value in values.items()]
     _add_shares(seen, gradients)
-    extra.append(
-        AuditFinding(name, "between_layers", "note", "signals between the layers of a jax model are not watched", "")
-    )
-    return _assembled(model, seen, values, {}, extra, *_read(model, batch, ()))
+    return _assembled(model, seen, values, {}, extra, *_read(model, batch, seen.layers))
 
 
 def _use_by_shape(shape: tuple[int, ...], flax: bool, name: str) -> Any:

@@ -111,14 +111,18 @@ def observe_module(
         if layers is None or len(layers) != len(first):
             break
         again.append(layers)
-    seen.draws = len(again)
+    seen.draws, seen.layers = len(again), with_spreads(first, again)
+    return seen
+
+
+def with_spreads(first: list[LayerSize], again: list[list[LayerSize]]) -> list[LayerSize]:
+    """Sizes with the standard deviation of their logarithm over fresh draws."""
     for number, layer in enumerate(first):
         for what in ("signal", "gradient"):
             values = np.array([getattr(one[number], what) for one in (*again, first)])
             if len(values) > 2 and (values > 0).all():
                 setattr(layer, f"{what}_se", float(np.std(np.log(values), ddof=1)))
-    seen.layers = first
-    return seen
+    return first
 
 
 def _pass(torch: ModuleType, module: Any, arguments: Any, generator: Any, seen: Observations | None) -> Any:

@@ -34,7 +34,8 @@ _DTYPES = ("float64", "model")
 class ModelFunction:
     """z = call(parameters, arguments), (inputs, outputs), with the parameters that are trained.
 
-    `transforms` has jvp, vjp, vmap and jacrev; `library` is torch or jax.numpy; `module` the copy behind the call.
+    `transforms` has jvp, vjp, vmap and jacrev; `library` is torch or jax.numpy; `module` the copy behind the call. Of
+    jax models `whole` makes the module with given parameters, which takes one input at a time if `by_input`.
     """
 
     library: Any
@@ -45,6 +46,8 @@ class ModelFunction:
     module: Any
     frozen: tuple[str, ...] = ()
     tree_map: Callable[..., Any] = field(default=jax.tree.map, repr=False)
+    whole: Callable[[NamedTensors], Any] | None = field(default=None, repr=False)
+    by_input: bool = False
 
     @property
     def is_torch(self) -> bool:
@@ -223,11 +226,10 @@ def _flax_function(model: Any, dtype: str) -> ModelFunction:
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
     rest = jax.tree.map(lambda leaf: _cast_leaf(leaf, dtype), rest)
 
-    def apply(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        whole = nnx.merge(graph, jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
-        return whole(*arguments[0], **arguments[1])
+    def whole(parameters: NamedTensors) -> Any:
+        return nnx.merge(graph, jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
 
-    return _jax_function(parameters, apply, model, twin)
+    return _jax_function(parameters, whole, False, model, twin)
 
 
 def _equinox_function(model: Any, dtype: str) -> ModelFunction:
@@ -238,25 +240,33 @@ def _equinox_function(model: Any, dtype: str) -> ModelFunction:
     names = [path_name(path) for path, _ in flat]
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
 
-    def apply(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        whole = eqx.combine(jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
-        return jax.vmap(lambda positional, named: whole(*positional, **named))(*arguments)
+    def whole(parameters: NamedTensors) -> Any:
+        return eqx.combine(jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
 
-    return _jax_function(parameters, apply, model, model_in_use)
+    return _jax_function(parameters, whole, True, model, model_in_use)
 
 
-def _jax_function(parameters: NamedTensors, apply: Callable[..., Any], model: Any, twin: Any) -> ModelFunction:
+def _jax_function(
+    parameters: NamedTensors, whole: Callable[[NamedTensors], Any], by_input: bool, model: Any, twin: Any
+) -> ModelFunction:
     check_parameters(parameters, lambda value: bool(jnp.isfinite(value).all()))
     name = type(model).__name__
 
     def call(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        return _as_rows(first_output(apply(parameters, arguments)), count_inputs(arguments), name)
+        module = whole(parameters)
+
+        def apply(positional: Any, named: Any) -> Any:
+            return first_output(module(*positional, **named))
+
+        found = (jax.vmap(apply) if by_input else apply)(*arguments)
+        return _as_rows(found, count_inputs(arguments), name)
 
     def read(X: Any, argument: str) -> CallArguments:
         like = next(iter(parameters.values()))
         return read_arguments(X, argument, lambda value: _jax_array(value, like))
 
-    return ModelFunction(jnp, jax, parameters, _guarded(call, name), read, twin)
+    guarded = _guarded(call, name)
+    return ModelFunction(jnp, jax, parameters, guarded, read, twin, whole=whole, by_input=by_input)
 
 
 def _jax_array(value: Any, like: Any) -> Any:
