@@ -189,8 +189,8 @@ def test_signals_and_gradients_between_the_layers_of_jax_models_are_those_of_tor
     for k, W in enumerate(weights):
         bias = np.zeros(len(W))
         model[2 * k].weight.data, model[2 * k].bias.data = torch.tensor(W), torch.tensor(bias)
-        twin = eqx.tree_at(lambda m, k=k: (m.layers[k].weight, m.layers[k].bias), twin, (jax.numpy.array(W), jax.numpy.array(bias)))  # fmt: skip
-        flax.layers[2 * k].kernel[...], flax.layers[2 * k].bias[...] = jax.numpy.array(W.T), jax.numpy.array(bias)
+        twin = eqx.tree_at(lambda m, k=k: (m.layers[k].weight, m.layers[k].bias), twin, (np.float32(W), np.float32(bias)))  # fmt: skip
+        flax.layers[2 * k].kernel[...], flax.layers[2 * k].bias[...] = np.float32(W.T), np.float32(bias)
     expected = ww.audit(model, X, draws=0)
     for other in (twin, flax):
         call, found = type(other).__call__, ww.audit(other, X)

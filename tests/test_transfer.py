@@ -194,6 +194,21 @@ def test_depth_rules_pass_with_sgd_and_a_wrong_power_of_depth_fails(monkeypatch)
     assert failing_with_depth("completep", "sgd", 0.02)
 
 
+def test_completep_passes_if_the_blocks_of_the_base_add_little_to_the_stream():
+    """At M times the depth they add c/M to its square: a base with c of order one has not reached the rule's limit."""
+    assert not failing_with_depth("completep", "adam", 0.003, base=0.35)
+    assert ("blocks.last", "initial size") in failing_with_depth("completep", "adam", 0.003, base=1.0)
+    check = ww.coordinate_check(
+        partial(Residual, base=1.0), X, Y, [64, 128], [8, 16, 32, 64], rule="completep", learning_rate=0.003, steps=(1,)
+    )
+    squares = (check.sizes["initial size"]["blocks.last"] ** 2).mean(1)
+    at_depth = {depth: s for (width, depth), s in zip(check.grid, squares, strict=True) if width == 64}
+    c = 2 * (at_depth[8] - at_depth[16])
+    expected = [at_depth[8] - c * (1 - 8 / depth) for depth in (32, 64)]
+    np.testing.assert_allclose([at_depth[32], at_depth[64]], expected, rtol=0.35)  # three seeds of 15% each
+    assert at_depth[64] < 0.5 * at_depth[8]
+
+
 def test_groups_step_a_real_optimiser_and_the_check_passes_after_an_epoch():
     torch.manual_seed(0)
     model, base = mlp(128), mlp(32)

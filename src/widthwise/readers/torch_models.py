@@ -29,7 +29,7 @@ from widthwise.readers.chains import (
     unsupported,
     unsupported_part,
 )
-from widthwise.readers.empirical.model_functions import unwrapped
+from widthwise.readers.empirical.model_functions import check_has_values, unwrapped
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ def torch_chain(model: Any) -> LayerChain:
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
     model = unwrapped(model)
+    check_has_values(dict(model.named_parameters()))
     if type(model).__module__.startswith("torch.nn") and not isinstance(model, torch.nn.Sequential):
         model = torch.nn.Sequential(model)  # a layer by itself is not looked into by the tracer
     try:

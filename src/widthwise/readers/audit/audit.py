@@ -248,6 +248,8 @@ def _signals_on(
     """Signals and gradients on a batch; where they cannot be had, an empty record that says why."""
     if batch is None:
         return Observations(problems=[("forward", "no batch was given: only parameters were looked at")])
+    if any(value.device.type == "meta" for value in model.parameters()):
+        return Observations(problems=[("forward", "signals were not measured: some tensors are on the meta device")])
     if not all(np.isfinite(value).all() for value in values.values()):
         return Observations(problems=[("forward", "signals were not measured: some weights are no numbers")])
     try:

@@ -1,7 +1,7 @@
 """What leaves the layers of a Flax or Equinox model on a batch, and the gradients there, with spreads over fresh draws.
 
-For the time of a call the classes of its layers have a `__call__` that keeps what leaves them and adds a probe of zeros,
-whose gradient is the gradient by that signal.
+For the time of a call the classes of its layers have a `__call__` that keeps what leaves them and adds zeros, by which
+the gradient is taken: it is the gradient by that signal.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def has_values(parameter: Any) -> bool:
     return not isinstance(parameter, parameters.UninitializedParameter) and parameter.device.type != "meta"
 
 
-def check_values(named: Mapping[str, Any]) -> None:
+def check_has_values(named: Mapping[str, Any]) -> None:
     empty = [name for name, value in named.items() if not has_values(value)]
     if empty:
         got = f"tensors without values ({', '.join(empty[:5])})"
@@ -154,7 +154,7 @@ def _torch_function(model: Any, dtype: str) -> ModelFunction:
         if getattr(part, "inplace", False):
             part.inplace = False  # the value before an activation is read again
     named = dict(module.named_parameters())
-    check_values(named)
+    check_has_values(named)
     trained = {name: value.detach() for name, value in named.items() if value.requires_grad}
     rest = {name: value.detach() for name, value in named.items() if not value.requires_grad}
     check_parameters(trained, lambda value: bool(torch.isfinite(value).all()))
