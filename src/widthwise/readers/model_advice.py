@@ -32,7 +32,7 @@ from widthwise.readers.empirical.tangent_kernels import TangentRows
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
 
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
-_ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 16
+_ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 8
 _PACKAGES = {"torch", "flax", "equinox"}
 
 
@@ -286,17 +286,24 @@ def _advise_model(
     rows = None if net is None or batch is None else _theory_rows(net, batch)
     if net is not None:
         report |= _by_theory(net, rows, factor, unknown)
+    step = None
     try:
-        report["step"] = _stable_step(model, batch, net, rows, draws if report.get("proxy") is None else 0, seed)
+        step = _stable_step(model, batch, net, rows, draws if report.get("proxy") is None else 0, seed)
     except InvalidInput as error:
         unknown.append(f"the largest stable step: {error}")
     if any(type(part).__name__.startswith("BatchNorm") for part in getattr(model, "modules", tuple)()):
         unknown.append("steps with statistics of the batch: batch normalisation was taken with its running ones")
-    if report.get("proxy") is None and (report.get("step") is None or report["step"].draws < 3):
+    if report.get("proxy") is None and (step is None or step.draws < 3):
         unknown.append(
             "the smallest proxy: give a batch, and draws of at least 3 where there is no theory of order 1/n"
         )
-    report |= {"gamma": groups.gamma, "regime": groups.regime, "width": groups.width, "unknown": tuple(unknown)}
+    report |= {
+        "gamma": groups.gamma,
+        "regime": groups.regime,
+        "width": groups.width,
+        "step": step,
+        "unknown": tuple(unknown),
+    }
     return ModelAdvice(type(model).__name__, found, groups, factor=factor, **report)
 
 
@@ -355,7 +362,7 @@ def _stable_step(
     arguments = f.read(batch, "X")
     kernel = TangentRows(f, arguments, {})
     outputs, inputs = TangentOperator(kernel).shape
-    largest = TangentOperator(kernel).largest_eigenvalue(tolerance=1e-4)
+    largest = TangentOperator(kernel).largest_eigenvalue(steps=12, tolerance=1e-4)
     if not largest > 0.0:
         raise InvalidInput("model", "a neural tangent kernel of zero on this batch", "outputs that weights can change")
     of_theory = largest_stable_step(net, rows) if net is not None and rows is not None else math.nan
@@ -363,6 +370,6 @@ def _stable_step(
     generator, logs = np.random.default_rng(seed), []
     for _ in range(draws):
         drawn = TangentRows(f.at(redrawn_parameters(f, generator)), few, {})
-        logs.append(math.log(TangentOperator(drawn).largest_eigenvalue(steps=10, tolerance=1e-2)))
+        logs.append(math.log(TangentOperator(drawn).largest_eigenvalue(steps=6, tolerance=1e-2)))
     spread = float(np.std(logs, ddof=1)) if len(logs) > 2 else math.nan
     return StableStep(2.0 / largest, of_theory, inputs, outputs, spread, len(logs))
