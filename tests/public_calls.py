@@ -112,6 +112,13 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "Study": (lambda: ww.Study, lambda: {"net": NET, "data": ww.dataset("circle"), "networks": 8, "trained": 8, "seed": 0}),
     "activation": (lambda: ww.activation, lambda: {"what": np.tanh if False else "tanh"}),
     "advise": (lambda: ww.advise, lambda: {"net": NET, "X": X, "deepest": 8}),
+    "advise on a model": (
+        lambda: ww.advise,
+        lambda: {
+            "net": torch_model(), "X": X, "base": torch_model(), "rule": "mup", "optimiser": "sgd",
+            "learning_rate": 0.1, "factor": 1.1, "draws": 0, "seed": 0,
+        },
+    ),
     "compare": (lambda: ww.compare, lambda: {"theory": theory(), "measurement": measured(), "level": 0.001}),
     "compare_algorithms": (
         lambda: ww.compare_algorithms, lambda: {**TRAINING, "algorithms": [ww.GradientFlow(), ww.GradientDescent(0.1)]}
@@ -163,6 +170,13 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "predict_model": (
         lambda: ww.predict_model,
         lambda: {"model": torch_model(), "X": X, "y": Y, "X_test": TEST, "algorithm": ww.GradientFlow(), "net": None},
+    ),
+    "model_nngp": (
+        lambda: ww.model_nngp, lambda: {"model": torch_model(), "X": X, "draws": 4, "make": None, "seed": 0}
+    ),
+    "proxy_width": (
+        lambda: ww.proxy_width,
+        lambda: {**TRAINING, "y_test": [0.1], "steps": 3, "factor": 1.1, "target": 64},
     ),
     "model_ntk": (lambda: ww.model_ntk, lambda: {"model": torch_model(), "X": X, "net": None, "trace": False, "dtype": "float64"}),
     "network_of": (lambda: ww.network_of, lambda: {"dataset": theory(), "activations": None}),

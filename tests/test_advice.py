@@ -16,7 +16,7 @@ import torch
 from flax import nnx
 
 import widthwise as ww
-from widthwise.criticality.advice import advise
+from widthwise.criticality.advice import advise_on_network as advise
 from widthwise.criticality.critical import critical
 from widthwise.criticality.snippets import numbers_of, snippets
 from widthwise.errors import InvalidInput

@@ -167,6 +167,44 @@ def test_flax_and_equinox_models_are_audited_by_their_tensors():
     assert not loud(ww.audit(flax, np.ones((3, 4))))
 
 
+class Doubled(nnx.Module):
+    """A layer that is called twice, a convolution, and a list of layers."""
+
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(2, 4, (3, 3), rngs=rngs)
+        self.blocks = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
+
+    def __call__(self, x):
+        x = nnx.tanh(self.conv(x)).mean((1, 2))
+        return self.blocks[1](self.blocks[0](self.blocks[0](x)))
+
+
+def test_signals_and_gradients_between_the_layers_of_jax_models_are_those_of_torch():
+    weights = [np.random.default_rng(k).normal(size=s) / 4 for k, s in enumerate([(16, 4), (16, 16), (2, 16)])]
+    X = np.random.default_rng(9).normal(size=(5, 4))
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2)).double()
+    twin = eqx.nn.MLP(4, 2, 16, 2, activation=jax.nn.tanh, key=jax.random.key(0))
+    r = nnx.Rngs(0)
+    flax = nnx.Sequential(nnx.Linear(4, 16, rngs=r), nnx.tanh, nnx.Linear(16, 16, rngs=r), nnx.tanh, nnx.Linear(16, 2, rngs=r))  # fmt: skip
+    for k, W in enumerate(weights):
+        bias = np.zeros(len(W))
+        model[2 * k].weight.data, model[2 * k].bias.data = torch.tensor(W), torch.tensor(bias)
+        twin = eqx.tree_at(lambda m, k=k: (m.layers[k].weight, m.layers[k].bias), twin, (np.float32(W), np.float32(bias)))  # fmt: skip
+        flax.layers[2 * k].kernel[...], flax.layers[2 * k].bias[...] = np.float32(W.T), np.float32(bias)
+    expected = ww.audit(model, X, draws=0)
+    for other in (twin, flax):
+        call, found = type(other).__call__, ww.audit(other, X)
+        assert type(other).__call__ is call
+        assert [one.kind for one in found.layers] == ["Linear"] * 3
+        np.testing.assert_allclose([s.signal for s in found.layers], [s.signal for s in expected.layers], rtol=1e-5)
+        assert all(one.signal_se > 0 and one.gradient > 0 for one in found.layers)
+        np.testing.assert_allclose([k for *_, k in found.expected], [k for *_, k in expected.expected], rtol=1e-4)
+    layers = {one.name: one for one in ww.audit(Doubled(nnx.Rngs(0)), np.ones((3, 6, 6, 2)), draws=0).layers}
+    assert list(layers) == ["conv", "blocks.0", "blocks.0'", "blocks.1"]
+    # behind the last layer the gradient of a combination with signs is √outputs
+    assert layers["blocks.1"].gradient == pytest.approx(2.0)
+
+
 def test_the_report_is_the_same_in_three_forms():
     make, batch, kind, tensor = SEEDED["tied embedding"]
     report = ww.audit(make(), batch())

@@ -220,7 +220,7 @@ def test_an_activation_of_torch_has_the_same_values_here(layer, name):
     ("model", "said"),
     [
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.GroupNorm(1, 8), nn.ReLU(), nn.Linear(8, 1)), r"position 1 \(GroupNorm, '1'\)"),
-        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Softmax(-1)), r"position 3 \(Softmax, '3'\)"),
+        (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Softmax(0)), r"position 3 \(Softmax, '3'\)"),
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1), nn.Tanh()), "position 3 .* after the last Linear"),
         (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Tanh(), nn.Linear(8, 1)), "position 1 .* followed by position 2"),
         (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), "position 0 .* before the first Linear"),

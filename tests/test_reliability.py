@@ -17,6 +17,8 @@ from widthwise.criticality.depth_width import DepthWidth
 #: Public names whose values are not calls: results and errors.
 ELSEWHERE = {
     "Advice",
+    "ModelAdvice",
+    "ProxyWidth",
     "Audit",
     "Comparison",
     "CoordinateCheck",

@@ -1,5 +1,8 @@
 """Rules of transfer: published factors, equal steps in both forms, real optimisers, and the check that tells them apart."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from flax import nnx
 from torch import nn
 
 import widthwise as ww
+from widthwise.readers.transfer.scaling_rules import ScalingRule
 
 torch.set_num_threads(1)
 
@@ -159,6 +163,50 @@ def test_the_check_tells_depth_rules_apart():
     assert "leave" in failing("mup")
     assert not failing("completep")
     assert "blocks.first" in failing("depth-mup")  # features inside blocks learn more slowly with depth
+
+
+def failing_with_depth(rule, optimiser, rate, base=1 / 8):
+    check = ww.coordinate_check(
+        partial(Residual, base=base),
+        X,
+        Y,
+        [64, 128],
+        [8, 16, 32, 64],
+        rule=rule,
+        optimiser=optimiser,
+        learning_rate=rate,
+    )
+    return {(one.module, one.quantity) for one in check.slopes if not one.passed and one.axis == "depth"}
+
+
+def test_depth_rules_pass_with_sgd_and_a_wrong_power_of_depth_fails(monkeypatch):
+    """Rates in blocks ×M^(2a−1): with branches ×M^(−a) each of M blocks then moves the stream by 1/M."""
+    assert not failing_with_depth("completep", "sgd", 0.02)
+    assert not failing_with_depth("depth-mup", "sgd", 0.02)
+    assert failing_with_depth("mup", "sgd", 0.02)
+    right = ScalingRule.scaling
+
+    def wrong(self, role, optimiser, m, M, in_block):
+        found = right(self, role, optimiser, m, M, in_block)
+        return replace(found, rate=found.rate * M) if in_block else found
+
+    monkeypatch.setattr(ScalingRule, "scaling", wrong)
+    assert failing_with_depth("completep", "sgd", 0.02)
+
+
+def test_completep_passes_if_the_blocks_of_the_base_add_little_to_the_stream():
+    """At M times the depth they add c/M to its square: a base with c of order one has not reached the rule's limit."""
+    assert not failing_with_depth("completep", "adam", 0.003, base=0.35)
+    assert ("blocks.last", "initial size") in failing_with_depth("completep", "adam", 0.003, base=1.0)
+    check = ww.coordinate_check(
+        partial(Residual, base=1.0), X, Y, [64, 128], [8, 16, 32, 64], rule="completep", learning_rate=0.003, steps=(1,)
+    )
+    squares = (check.sizes["initial size"]["blocks.last"] ** 2).mean(1)
+    at_depth = {depth: s for (width, depth), s in zip(check.grid, squares, strict=True) if width == 64}
+    c = 2 * (at_depth[8] - at_depth[16])
+    expected = [at_depth[8] - c * (1 - 8 / depth) for depth in (32, 64)]
+    np.testing.assert_allclose([at_depth[32], at_depth[64]], expected, rtol=0.35)  # three seeds of 15% each
+    assert at_depth[64] < 0.5 * at_depth[8]
 
 
 def test_groups_step_a_real_optimiser_and_the_check_passes_after_an_epoch():

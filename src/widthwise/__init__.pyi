@@ -12,7 +12,6 @@ from widthwise.activations import activation as activation
 from widthwise.comparison import Comparison as Comparison
 from widthwise.comparison import compare as compare
 from widthwise.criticality.advice import Advice as Advice
-from widthwise.criticality.advice import advise as advise
 from widthwise.criticality.critical import Critical as Critical
 from widthwise.criticality.critical import critical as critical
 from widthwise.criticality.depth_width import depth_width as depth_width
@@ -36,6 +35,8 @@ from widthwise.inference.predict import predict as predict
 from widthwise.inference.predict import trained_kernel as trained_kernel
 from widthwise.inference.trained_distribution import trained_density as trained_density
 from widthwise.inference.trained_distribution import trained_skewness as trained_skewness
+from widthwise.inference.transfer_error import ProxyWidth as ProxyWidth
+from widthwise.inference.transfer_error import proxy_width as proxy_width
 from widthwise.network import MLP as MLP
 from widthwise.network import SGD as SGD
 from widthwise.network import Adam as Adam
@@ -65,11 +66,14 @@ from widthwise.readers.audit.audit import Audit as Audit
 from widthwise.readers.audit.audit import audit as audit
 from widthwise.readers.empirical.model_kernels import linearise as linearise
 from widthwise.readers.empirical.model_kernels import model_ntk as model_ntk
+from widthwise.readers.empirical.redraws import model_nngp as model_nngp
 from widthwise.readers.empirical.trained_model import predict_model as predict_model
 from widthwise.readers.estimators import FiniteWidthRegressor as FiniteWidthRegressor
 from widthwise.readers.estimators import NNGPRegressor as NNGPRegressor
 from widthwise.readers.estimators import NTKClassifier as NTKClassifier
 from widthwise.readers.estimators import NTKRegressor as NTKRegressor
+from widthwise.readers.model_advice import ModelAdvice as ModelAdvice
+from widthwise.readers.model_advice import advise as advise
 from widthwise.readers.models import read_model as read_model
 from widthwise.readers.torch_models import from_torch as from_torch
 from widthwise.readers.torch_models import init_torch as init_torch

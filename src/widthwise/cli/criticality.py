@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from textwrap import fill
 from typing import Annotated
 
 import typer
 
+from widthwise.cli.models import page_or_format, write_model_advice
 from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
-from widthwise.cli.output import (
-    Records,
-    check_output,
-    emit,
-    emit_with_figure,
-    network_lines,
-    require_folder,
-    write_result,
-)
+from widthwise.cli.output import Records, check_output, emit, emit_with_figure, network_lines, write_result
+from widthwise.errors import InvalidInput
 
 ActivationArgument = Annotated[
     str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
@@ -71,14 +64,38 @@ def _by_point(found) -> Records:
     return Records(("C_W", "C_b", *names), rows)
 
 
-def advise(study: StudyOptions, output: OutputOptions) -> None:
-    """Is this initialisation critical, what does depth do to it, and what to use instead, with code to paste."""
-    from widthwise.criticality.advice import advise as compute
+def advise(
+    study: StudyOptions,
+    output: OutputOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="MODULE:FUNCTION that returns a model, or a model and a batch, instead of a network."),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="MODULE:FUNCTION of a smaller model, to transfer from.")
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option("--rule", help="Rule of transfer: standard, ntk, mup, completep, …")
+    ] = None,
+    optimiser: Annotated[
+        str | None, typer.Option("--optimiser", help="sgd, momentum, adam, adamw or muon, for a model.")
+    ] = None,
+) -> None:
+    """Is this initialisation critical, what does depth do to it, and what to use instead, with code to paste.
 
-    page = output.out is not None and output.out.suffix == ".html"
-    if output.out is not None and page:
-        require_folder("--out", output.out)
-    kind = "html" if page else check_output(replace(output, format="csv") if output.format == "netcdf" else output)
+    For a model of your own, named MODULE:FUNCTION: what is wrong by tensor, parameter groups, the largest stable step,
+    and the smallest proxy worth trusting.
+    """
+    from widthwise.criticality.advice import advise_on_network as compute
+
+    kind = page_or_format(output)
+    of_models = {"base": base, "rule": rule, "optimiser": optimiser}
+    if model is not None:
+        write_model_advice(model, of_models, kind, output)
+        return
+    given = next((name for name, value in of_models.items() if value is not None), None)
+    if given is not None:
+        raise InvalidInput(f"--{given}", repr(of_models[given]), "a model, as in widthwise advise MODULE:FUNCTION")
     found = compute(*study.net_and_inputs())
     if kind not in ("json", "html", "table"):
         emit(_by_layer(found), output)

@@ -19,6 +19,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "advise": (
         "widthwise advise --widths 4,49x128,1 --activation tanh --C_W 3",
         "widthwise advise --widths 2,8,1 --activation relu --C_W 2 --out advice.html",
+        "widthwise advise my_models:large --base my_models:small --rule mup --optimiser adamw",
     ),
     "audit": ("widthwise audit torch.nn:Transformer --out audit.html",),
     "predict": (

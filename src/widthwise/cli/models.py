@@ -1,4 +1,4 @@
-"""`widthwise audit`: a model of your own, named as module:function."""
+"""`widthwise audit` and `advise` on a model of your own, named as module:function."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ def audit(
     """What is wrong with the initialisation of a model: fans, variances, copies, units, signals and gradients."""
     from widthwise.readers.audit.audit import audit as compute
 
-    page = output.out is not None and output.out.suffix == ".html"
-    if output.out is not None and page:
-        require_folder("--out", output.out)
-    kind = "html" if page else check_output(replace(output, format="csv") if output.format == "netcdf" else output)
+    kind = page_or_format(output)
     found = compute(*_model_and_batch(model), draws=draws)
     if kind in ("json", "html", "table"):
         write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
@@ -37,6 +34,30 @@ def audit(
         columns = ("tensor", "kind", "severity", "message", "remedy")
         emit(Records(columns, [tuple(getattr(one, name) for name in columns) for one in found.findings]), output)
     return int(strict and any(one.severity != "note" for one in found.findings))
+
+
+def page_or_format(output: OutputOptions) -> str:
+    """The form of a report: "html" for a file of that name, else as asked."""
+    if output.out is not None and output.out.suffix == ".html":
+        require_folder("--out", output.out)
+        return "html"
+    return check_output(replace(output, format="csv") if output.format == "netcdf" else output)
+
+
+def write_model_advice(model: str, options: dict[str, Any], kind: str, output: OutputOptions) -> None:
+    """`widthwise advise MODULE:FUNCTION`."""
+    from widthwise.readers.model_advice import advise
+
+    made = {name: value for name, value in options.items() if value is not None}
+    if "base" in made:
+        made["base"] = _model_and_batch(made["base"])[0]
+    found = advise(*_model_and_batch(model), **made)
+    if kind in ("json", "html", "table"):
+        write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
+        return
+    columns = ("tensor", "role", "by", "variance", "learning_rate", "epsilon", "weight_decay")
+    rows = [(one.name, *(getattr(one, name) for name in columns[1:])) for one in found.parametrisation.tensors]
+    emit(Records(columns, rows, (f"verdict: {found.verdict}",)), output)
 
 
 def _model_and_batch(name: str) -> tuple[Any, Any]:

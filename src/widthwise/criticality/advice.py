@@ -121,7 +121,7 @@ class Advice:
         return self.html
 
 
-def advise(
+def advise_on_network(
     net: Network,
     X: Any = None,
     *,
@@ -137,7 +137,7 @@ def advise(
     Networks with skips or normalisation, such as `ResMLP` or what `from_torch` reads, are advised on as they are built:
     C_b, C_W and learning rates change, skips and normalisations stay.
 
-    >>> report = advise(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
+    >>> report = advise_on_network(MLP([4] + [128] * 49 + [1], "tanh", C_W=3.0))
     >>> report.verdict
     'signals or gradients explode'
     >>> report.recommended.C_W[0], round(report.gradient, 1), round(report.recommended_gradient, 1)
@@ -145,7 +145,7 @@ def advise(
     >>> print(report.text.splitlines()[0])
     50 layers of width 128, tanh: signals or gradients explode.
     >>> from widthwise.network import ResMLP
-    >>> report = advise(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
+    >>> report = advise_on_network(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
     >>> print(report.growth)
     K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)

@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import Activation
-from widthwise.criticality.advice import Advice, advise
+from widthwise.criticality.advice import Advice, advise_on_network
 from widthwise.criticality.blocks import BlockForm, Norm
 from widthwise.criticality.critical import Critical, critical
 from widthwise.criticality.deep_fluctuations import deep_fluctuations
@@ -292,7 +292,7 @@ def advice_of(settings: Settings) -> Advice:
         largest = float(np.linalg.eigvalsh(pair_kernels(net, X)[1][-1])[-1])
         return 2.0 / largest if largest > 0.0 else float("inf")
 
-    return advise(settings.network(), settings.inputs, deepest=SEARCHED, largest_step=largest_step)
+    return advise_on_network(settings.network(), settings.inputs, deepest=SEARCHED, largest_step=largest_step)
 
 
 @dataclass(frozen=True, eq=False)

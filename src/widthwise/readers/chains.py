@@ -107,7 +107,17 @@ class ReadFactor:
     where: str
 
 
+@dataclass(frozen=True)
+class ReadHead:
+    """A softmax or log-softmax over the outputs, which belongs to the loss: the network is that of the logits."""
+
+    kind: str
+    where: str
+
+
 ReadStep = ReadDense | ReadActivation | ReadNorm | ReadGain | ReadResidual
+#: What readers meet: factors become part of steps, and a head stands last.
+SeenStep = ReadStep | ReadFactor | ReadHead
 
 
 def read_norm(
@@ -129,16 +139,16 @@ class Value:
     (['0'], None)
     """
 
-    step: ReadStep | ReadFactor | None = None
+    step: SeenStep | None = None
     before: Value | None = None
 
-    def then(self, *steps: ReadStep | ReadFactor) -> Value:
+    def then(self, *steps: SeenStep) -> Value:
         value = self
         for step in steps:
             value = Value(step, value)
         return value
 
-    def steps_since(self, start: Value) -> list[ReadStep | ReadFactor] | None:
+    def steps_since(self, start: Value) -> list[SeenStep] | None:
         """The steps from another value to this one; None where this one was not made from it."""
         steps, value = [], self
         while value is not start:
@@ -164,10 +174,12 @@ def summed(one: Value, other: Value, where: str) -> Value:
     raise unsupported(f"{where}, a sum in which neither value was made from the other")
 
 
-def _with_factors(steps: Sequence[ReadStep | ReadFactor]) -> list[ReadStep]:
+def _with_factors(steps: Sequence[SeenStep]) -> list[ReadStep]:
     """Constant factors become those of the weight layers before them."""
     found: list[ReadStep] = []
     for step in steps:
+        if isinstance(step, ReadHead):
+            raise unsupported(f"{step.where}, which is not the last step", "Leave it to the loss.")
         if not isinstance(step, ReadFactor):
             found.append(step)
         elif found:
@@ -189,9 +201,13 @@ def _times(step: ReadStep, by: ReadFactor) -> ReadStep:
 
 @dataclass(frozen=True)
 class LayerChain:
-    """The steps of a model in the order of their application, checked by `chain_of`."""
+    """The steps of a model in the order of their application, checked by `chain_of`.
+
+    `head` is "softmax" or "log_softmax" where the model ends in one, behind the outputs of the network.
+    """
 
     steps: tuple[ReadStep, ...]
+    head: str = ""
 
     @cached_property
     def flat(self) -> tuple[ReadStep, ...]:
@@ -274,7 +290,7 @@ def unsupported_part(kind: str, where: str) -> InvalidInput:
     return unsupported(where, BATCH_NORM if "BatchNorm" in kind else f"Reason: {reason}." if reason else "")
 
 
-def chain_of(steps: Sequence[ReadStep | ReadFactor]) -> LayerChain:
+def chain_of(steps: Sequence[SeenStep]) -> LayerChain:
     """The steps of a model in the order of their application, and constant factors, checked to be a network.
 
     Two weight layers in a row have the linear activation between them.
@@ -284,7 +300,8 @@ def chain_of(steps: Sequence[ReadStep | ReadFactor]) -> LayerChain:
     >>> chain.network([(0.0, 1.0, 1.0, 1.0)] * 2)
     MLP(widths=[2, 4, 1], activation='tanh', C_b=0.0, C_W=1.0, lambda_b=1.0, lambda_W=1.0)
     """
-    chain = LayerChain(tuple(_with_linear(_with_factors(steps))))
+    head = steps[-1].kind if steps and isinstance(steps[-1], ReadHead) else ""
+    chain = LayerChain(tuple(_with_linear(_with_factors(steps[:-1] if head else steps))), head)
     if not chain.dense:
         raise unsupported("a model without a Linear layer")
     first, last = chain.steps[0], chain.steps[-1]

@@ -17,7 +17,8 @@ from widthwise.readers.chains import (
     ReadActivation,
     ReadDense,
     ReadFactor,
-    ReadStep,
+    ReadHead,
+    SeenStep,
     Value,
     chain_of,
     check_factor,
@@ -28,7 +29,7 @@ from widthwise.readers.chains import (
     unsupported,
     unsupported_part,
 )
-from widthwise.readers.empirical.model_functions import unwrapped
+from widthwise.readers.empirical.model_functions import check_has_values, unwrapped
 from widthwise.readers.specification import net_or_warning, read_chain
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = dict.fromkeys(
 #: Functions and methods that do the same as a layer, by the layer's name in small letters.
 _AS_FUNCTIONS = {kind.lower(): kind for kind in _ACTIVATIONS}
 _WITHOUT_LAYER = {"sin": "sin", "erf": "erf", "square": "quadratic"}
-_RESHAPES = {"flatten", "view", "reshape"}
+_RESHAPES = {"flatten", "view", "reshape", "squeeze"}
+#: What belongs to the loss, over the axis of the outputs.
+_SOFTMAXES = {"softmax": "softmax", "log_softmax": "log_softmax", "Softmax": "softmax", "LogSoftmax": "log_softmax"}
 #: Functions, operators and methods by name; what Python makes of +=, *= and /=.
 _SUMS_BY_NAME = {"add", "iadd", "add_"}
 _MULTIPLICATIONS = {"mul", "imul", "mul_", "multiply"}
@@ -64,7 +67,8 @@ def from_torch(
     Parameters
     ----------
     model : an `nn.Module` made of Linear, activations, LayerNorm, RMSNorm, sums x + f(x) with constant factors, Flatten
-        and Identity. Two Linear layers in a row have the linear activation between them.
+        and Identity. Two Linear layers in a row have the linear activation between them. A final squeeze changes
+        nothing, and a final softmax or log_softmax is left to the loss: the network is that of the logits.
     learning_rate : of plain gradient descent on every parameter: λ_b = λ_gain = λ_shift = η and λ_W = η n_{l−1}.
     optimizer : a `torch.optim` optimiser of the model's parameters, whose rates are read instead.
     activation : to use instead of what was read: one, or one per activation.
@@ -176,13 +180,15 @@ def torch_chain(model: Any) -> LayerChain:
     if not isinstance(model, torch.nn.Module):
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
     model = unwrapped(model)
+    check_has_values(dict(model.named_parameters()))
     if type(model).__module__.startswith("torch.nn") and not isinstance(model, torch.nn.Sequential):
         model = torch.nn.Sequential(model)  # a layer by itself is not looked into by the tracer
     try:
         start, *nodes, output = fx.Tracer().trace(model).nodes
     except Exception as error:  # whatever a user's forward may raise on a symbolic input
+        reason = str(error).partition(". ")[0].partition("\n")[0]
         raise unsupported(
-            f"{type(model).__name__}, whose forward cannot be traced ({error})", "Write it as nn.Sequential."
+            f"{type(model).__name__}, whose forward cannot be traced ({reason})", "Write it as nn.Sequential."
         ) from error
     values, order = {start: Value()}, {node: position for position, node in enumerate([*nodes, output])}
     for position, node in enumerate(nodes):
@@ -218,10 +224,12 @@ def _constant_factor(node: Any, name: str) -> float | None:
     return None if node.args[1] is not numbers[0] or numbers[0] == 0 else 1.0 / numbers[0]
 
 
-def _called(node: Any, name: str, where: str) -> Sequence[ReadStep | ReadFactor]:
+def _called(node: Any, name: str, where: str) -> Sequence[SeenStep]:
     """What a function or method does: nothing where it changes the shape only."""
     if name in _RESHAPES:
         return []
+    if name in _SOFTMAXES:
+        return [_head(name, node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None), where)]
     if name in _WITHOUT_LAYER:
         return [ReadActivation(resolve(_WITHOUT_LAYER[name]), where)]
     factor = _constant_factor(node, name)
@@ -234,7 +242,7 @@ def _called(node: Any, name: str, where: str) -> Sequence[ReadStep | ReadFactor]
     return [ReadActivation(_activation_of(getattr(nn, kind)(*node.args[1:], **node.kwargs)), where)]
 
 
-def _layer(layer: Any, where: str) -> Sequence[ReadStep | ReadFactor]:
+def _layer(layer: Any, where: str) -> Sequence[SeenStep]:
     nn = need("torch.nn", "torch", "reading a PyTorch model")
     own = layer._parameters  # an attribute of that name may be a flag, as in a recurrent layer
     tensors = own.get("weight"), own.get("bias")
@@ -254,9 +262,17 @@ def _layer(layer: Any, where: str) -> Sequence[ReadStep | ReadFactor]:
         if not layer.training or layer.p == 0.0:
             return []
         raise unsupported(where, "Call model.eval() first: dropout is then the identity.")
+    if type(layer).__name__ in _SOFTMAXES:
+        return [_head(type(layer).__name__, layer.dim, where)]
     if type(layer).__name__ not in _ACTIVATIONS:
         raise unsupported_part(type(layer).__name__, where)
     return [ReadActivation(_activation_of(layer), where)]
+
+
+def _head(name: str, dim: Any, where: str) -> ReadHead:
+    if dim not in (None, 1, -1):
+        raise unsupported(f"{where} over axis {dim}", "Take dim=-1, the outputs.")
+    return ReadHead(_SOFTMAXES[name], where)
 
 
 def _epsilon(norm: Any) -> float:

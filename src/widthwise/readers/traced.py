@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation
-from widthwise.readers.chains import ReadActivation, ReadDense, ReadFactor, ReadStep, Value, summed, unsupported
+from widthwise.readers.chains import (
+    ReadActivation,
+    ReadDense,
+    ReadFactor,
+    ReadStep,
+    SeenStep,
+    Value,
+    summed,
+    unsupported,
+)
 
 _CONTROL = {"scan", "while", "cond"}
 _ADDITIONS = ("add", "add_any")
@@ -173,7 +182,7 @@ def trace(
     dense: Sequence[MarkedDense],
     parts: Mapping[str, Sequence[ReadStep]],
     activation_of: Callable[[Callable], Activation | None],
-) -> list[ReadStep | ReadFactor]:
+) -> list[SeenStep]:
     """The steps of `call` at one input x, and constant factors, in order.
 
     Products with marked weights are the layers `dense`, calls by `named_part` the `parts`; `activation_of` says which

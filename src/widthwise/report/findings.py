@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.comparison import Comparison, compare
-from widthwise.criticality.advice import Advice, advise
+from widthwise.criticality.advice import Advice, advise_on_network
 from widthwise.criticality.critical import critical
 from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.errors import InvalidInput
@@ -90,7 +90,7 @@ def find(study: Study, tell: Callable[[str], None] = lambda text: None) -> Findi
     if len(X) < len(study.data.X_train):
         found.notes.append(f"kernels, tensors and measurement are those of the first {len(X)} training inputs")
     steps: dict[str, Callable[[], Any]] = {
-        "advice": lambda: advise(net, X),
+        "advice": lambda: advise_on_network(net, X),
         "phases": lambda: _phases_around(net),
         "single": lambda: single_input(net, X[0]),
         "theory": lambda: theory(net, X, order=1),

@@ -15,6 +15,7 @@ import numpy as np
 from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_integer, check_seed
+from widthwise.readers.audit.jax_signals import layer_sizes
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
 from widthwise.readers.audit.observations import (
     LayerSize,
@@ -24,7 +25,7 @@ from widthwise.readers.audit.observations import (
     prepared_for_signals,
     tensor_facts,
 )
-from widthwise.readers.empirical.model_functions import function_of, package_names, unwrapped
+from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
 from widthwise.readers.empirical.model_kernels import readable_network
 from widthwise.results.theory import theory
 from widthwise.text import text_table
@@ -128,7 +129,7 @@ class Audit:
             "network": None if self.net is None else repr(self.net),
             "expected": [list(row) for row in self.expected],
         }
-        return _plain(found)
+        return plain_numbers(found)
 
     def __str__(self) -> str:
         return self.text
@@ -165,11 +166,11 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_numbers(item) for item in value]
     return _none(value) if isinstance(value, float) else value
 
 
@@ -178,8 +179,8 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
 
     Parameters
     ----------
-    model : any torch module; or a Flax (nnx) or Equinox module, of which parameters and gradients are looked at, but
-        not what happens between its layers. Compiled and parallel modules are unwrapped. The model is not changed.
+    model : any torch module; or a Flax (nnx) or Equinox module, whose fans are taken from shapes and whose units are
+        not looked at. Compiled and parallel modules are unwrapped. The model is not changed.
     batch : inputs to call it on, (inputs, …): an array, a tuple of arguments, or a dict of named ones. Without it
         only parameters are looked at.
     optimizer : a `torch.optim` optimiser, whose groups are then looked at as well.
@@ -205,7 +206,7 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
         raise InvalidInput("optimizer", type(optimizer).__name__, "None, except with a PyTorch model")
     if not kinds & {"flax", "equinox"}:
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module, flax.nnx.Module or equinox.Module")
-    return _audit_jax(model, batch, seed)
+    return _audit_jax(model, batch, draws, seed)
 
 
 def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) -> Audit:
@@ -214,8 +215,8 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
         raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInput("optimizer", type(optimizer).__name__, "a torch.optim optimiser, or None")
-    lazy = torch.nn.parameter.UninitializedParameter
-    named = {name: value for name, value in model.named_parameters() if not isinstance(value, lazy)}
+    every = dict(model.named_parameters())
+    named = {name: value for name, value in every.items() if has_values(value)}
     values = {name: value.detach().cpu().double().numpy() for name, value in named.items()}
     seen = _signals_on(torch, model, batch, values, draws, seed)
     of_gradients = {name: None if g is None else g.detach().cpu().numpy() for name, g in seen.gradients.items()}
@@ -226,13 +227,16 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
     ]
     _add_shares(seen, of_gradients)
     extra = [_unseen(kind, said, type(model).__name__) for kind, said in seen.problems]
-    if not any(trained.values()):
+    for name in (name for name in every if name not in named):
+        said = "has no values: a lazy layer that was not called, or the meta device"
+        extra.append(AuditFinding(name, "no_values", "warning", said, "model(batch), or model.to_empty(device='cpu')"))
+    if not any(value.requires_grad for value in every.values()):
         extra.append(
             AuditFinding(
                 "the model", "nothing_trained", "warning", "no parameter is trained", "model.requires_grad_(True)"
             )
         )
-    if len({str(value.device) for value in named.values()}) > 1:
+    if len({str(value.device) for value in every.values()}) > 1:
         extra.append(AuditFinding("the model", "devices", "note", "parameters lie on several devices", ""))
     if optimizer is not None:
         names = {id(value): name for name, value in named.items() if value.requires_grad}
@@ -247,6 +251,8 @@ def _signals_on(
     """Signals and gradients on a batch; where they cannot be had, an empty record that says why."""
     if batch is None:
         return Observations(problems=[("forward", "no batch was given: only parameters were looked at")])
+    if any(value.device.type == "meta" for value in model.parameters()):
+        return Observations(problems=[("forward", "signals were not measured: some tensors are on the meta device")])
     if not all(np.isfinite(value).all() for value in values.values()):
         return Observations(problems=[("forward", "signals were not measured: some weights are no numbers")])
     try:
@@ -327,8 +333,8 @@ def _read(
     return net, tuple((i + 1, layer.signal**2, float(K[i])) for i, layer in enumerate(linear))
 
 
-def _audit_jax(model: Any, batch: Any, seed: int) -> Audit:
-    """Parameters, and gradients where the model can be called; fans from shapes, features last in Flax."""
+def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
+    """Parameters, and signals and gradients where the model can be called; fans from shapes, features last in Flax."""
     seen, extra, name = Observations(), [], type(model).__name__
     flax = "flax" in package_names(model)
     try:
@@ -348,15 +354,17 @@ def _audit_jax(model: Any, batch: Any, seed: int) -> Audit:
             signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=z.shape)
             gradients = {key: np.asarray(g) for key, g in back(f.array(signs))[0].items()}
             seen.outputs = float(np.sqrt(np.mean(np.square(np.asarray(z, float)))))
+            seen.layers, seen.draws = layer_sizes(f, arguments, draws, seed)
         except InvalidInput as error:
             extra.append(_unseen("forward", f"forward raises: {error.got}", name))
+        except Exception as error:  # layers of which the calls cannot be watched
+            reason = (str(error).splitlines() or [""])[0]
+            said = f"signals between the layers were not measured ({type(error).__name__}: {reason})"
+            extra.append(AuditFinding(name, "between_layers", "note", said, ""))
     seen.uses.tensors, seen.gradients = uses, gradients
     seen.tensors = [tensor_facts(key, value, uses, True, gradients.get(key)) for key, value in values.items()]
     _add_shares(seen, gradients)
-    extra.append(
-        AuditFinding(name, "between_layers", "note", "signals between the layers of a jax model are not watched", "")
-    )
-    return _assembled(model, seen, values, {}, extra, *_read(model, batch, ()))
+    return _assembled(model, seen, values, {}, extra, *_read(model, batch, seen.layers))
 
 
 def _use_by_shape(shape: tuple[int, ...], flax: bool, name: str) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from widthwise.readers.audit.tensor_uses import ForwardUses, watched_call
 from widthwise.readers.empirical.model_functions import first_output
+from widthwise.readers.empirical.redraws import entries_law, redrawn_entries
 
 
 @dataclass
@@ -74,24 +75,6 @@ class Observations:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
-def entries_law(values: np.ndarray) -> str:
-    """Which law entries look drawn from, by their fourth moment and their extremes."""
-    flat = values.ravel()
-    spread = float(flat.std()) if flat.size else 0.0
-    if spread <= 1e-12 * max(1e-300, float(np.abs(flat).max(initial=0.0))):
-        return "constant"
-    if flat.size < 16:
-        return "few entries"
-    centred = (flat - flat.mean()) / spread
-    kurtosis, extreme = float(np.mean(centred**4)), float(np.abs(centred).max())
-    error = math.sqrt(24.0 / flat.size)
-    if abs(kurtosis - 1.8) < max(4 * error, 0.05) and extreme < 1.9:
-        return "uniform"
-    if abs(kurtosis - 3.0) < max(4 * error, 0.05):
-        return "normal"
-    return "truncated normal" if 1.8 < kurtosis < 3.0 and extreme < 3.2 else "other"
-
-
 def prepared_for_signals(torch: ModuleType, model: Any, rows: int) -> tuple[Any, list[tuple[str, str]]]:
     """A copy that behaves as in the first step of training but without dropout, and what had to be changed for it."""
     module, remarks = copy.deepcopy(model), []
@@ -117,25 +100,29 @@ def observe_module(
     torch: ModuleType, module: Any, arguments: tuple[tuple, dict], draws: int, seed: int
 ) -> Observations:
     """One forward pass that is watched, backward passes, and as many again of fresh draws for standard errors."""
-    seen, generator = Observations(), torch.Generator().manual_seed(seed)
+    seen, generator, entries = Observations(), torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     first = _pass(torch, module, arguments, generator, seen)
     if first is None:
         return seen
     again: list[list[LayerSize]] = []
     for _ in range(draws):
-        _redraw(torch, module, generator)
+        _redraw(torch, module, entries)
         layers = _pass(torch, module, arguments, generator, None)
         if layers is None or len(layers) != len(first):
             break
         again.append(layers)
-    seen.draws = len(again)
+    seen.draws, seen.layers = len(again), with_spreads(first, again)
+    return seen
+
+
+def with_spreads(first: list[LayerSize], again: list[list[LayerSize]]) -> list[LayerSize]:
+    """Sizes with the standard deviation of their logarithm over fresh draws."""
     for number, layer in enumerate(first):
         for what in ("signal", "gradient"):
             values = np.array([getattr(one[number], what) for one in (*again, first)])
             if len(values) > 2 and (values > 0).all():
                 setattr(layer, f"{what}_se", float(np.std(np.log(values), ddof=1)))
-    seen.layers = first
-    return seen
+    return first
 
 
 def _pass(torch: ModuleType, module: Any, arguments: Any, generator: Any, seen: Observations | None) -> Any:
@@ -212,23 +199,13 @@ def _rms(value: Any) -> float:
     return float(value.norm()) / math.sqrt(value.numel()) if value.numel() else 0.0
 
 
-def _redraw(torch: ModuleType, module: Any, generator: Any) -> None:
-    """Other entries of the same law for every matrix and kernel; vectors, which start constant or small, stay."""
+def _redraw(torch: ModuleType, module: Any, generator: np.random.Generator) -> None:
+    """Other entries of the same law for every tensor."""
     with torch.no_grad():
         for value in module.parameters():
-            if value.dim() < 2 or not value.is_floating_point():
-                continue
-            mean, spread = float(value.mean()), float(value.std())
-            if not math.isfinite(spread) or spread == 0.0:
-                continue
-            fresh = torch.empty(value.shape, dtype=value.dtype)
-            uniform = float((value - mean).abs().max()) < 1.9 * spread
-            bound = math.sqrt(3.0) * spread
-            if uniform:
-                fresh.uniform_(mean - bound, mean + bound, generator=generator)
-            else:
-                fresh.normal_(mean, spread, generator=generator)
-            value.copy_(fresh.to(value.device))
+            if value.is_floating_point():
+                fresh = redrawn_entries(value.detach().cpu().numpy(), generator)
+                value.copy_(torch.as_tensor(fresh, dtype=value.dtype).to(value.device))
 
 
 def tensor_facts(name: str, values: np.ndarray, uses: Mapping[str, list], trained: bool, gradient: Any) -> TensorFacts:

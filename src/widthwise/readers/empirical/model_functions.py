@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any
@@ -34,7 +34,8 @@ _DTYPES = ("float64", "model")
 class ModelFunction:
     """z = call(parameters, arguments), (inputs, outputs), with the parameters that are trained.
 
-    `transforms` has jvp, vjp, vmap and jacrev; `library` is torch or jax.numpy; `module` the copy behind the call.
+    `transforms` has jvp, vjp, vmap and jacrev; `library` is torch or jax.numpy; `module` the copy behind the call. Of
+    jax models `whole` makes the module with given parameters, which takes one input at a time if `by_input`.
     """
 
     library: Any
@@ -45,6 +46,8 @@ class ModelFunction:
     module: Any
     frozen: tuple[str, ...] = ()
     tree_map: Callable[..., Any] = field(default=jax.tree.map, repr=False)
+    whole: Callable[[NamedTensors], Any] | None = field(default=None, repr=False)
+    by_input: bool = False
 
     @property
     def is_torch(self) -> bool:
@@ -68,6 +71,10 @@ class ModelFunction:
     def outputs(self, arguments: CallArguments) -> np.ndarray:
         """z (inputs, outputs)."""
         return self.numpy(self.call(self.parameters, arguments))
+
+    def at(self, parameters: NamedTensors) -> ModelFunction:
+        """The same function at other parameters."""
+        return replace(self, parameters=parameters)
 
     def part(self, arguments: CallArguments, rows: slice) -> CallArguments:
         """Some of the inputs."""
@@ -116,6 +123,20 @@ def unwrapped(model: Any) -> Any:
         model = inner
 
 
+def has_values(parameter: Any) -> bool:
+    """Whether a torch parameter has entries: those of lazy layers before a call, and on the meta device, have none."""
+    parameters = need("torch.nn.parameter", "torch", "reading a PyTorch model")
+    return not isinstance(parameter, parameters.UninitializedParameter) and parameter.device.type != "meta"
+
+
+def check_has_values(named: Mapping[str, Any]) -> None:
+    empty = [name for name, value in named.items() if not has_values(value)]
+    if empty:
+        got = f"tensors without values ({', '.join(empty[:5])})"
+        remedy = "Call lazy layers once on a batch; model.to_empty(device='cpu') leaves the meta device."
+        raise InvalidInput("model", got, "a model with weights", remedy)
+
+
 def _entries(value: Any) -> int:
     return int(np.prod(value.shape)) if len(value.shape) else 1
 
@@ -133,16 +154,16 @@ def _torch_function(model: Any, dtype: str) -> ModelFunction:
         if getattr(part, "inplace", False):
             part.inplace = False  # the value before an activation is read again
     named = dict(module.named_parameters())
-    if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in named.values()):
-        raise InvalidInput("model", "lazy layers without weights", "a model with weights", "Call it once on a batch.")
+    check_has_values(named)
     trained = {name: value.detach() for name, value in named.items() if value.requires_grad}
     rest = {name: value.detach() for name, value in named.items() if not value.requires_grad}
     check_parameters(trained, lambda value: bool(torch.isfinite(value).all()))
     like = next(iter(trained.values()))
+    recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
     def call(parameters: NamedTensors, arguments: CallArguments) -> Any:
         positional, by_name = arguments
-        with _differentiable_attention(torch):
+        with _differentiable(torch, recurrent):
             found = torch.func.functional_call(module, {**rest, **parameters}, positional, by_name)
         return _as_rows(first_output(found), count_inputs(arguments), type(model).__name__)
 
@@ -164,12 +185,16 @@ def _torch_transforms() -> Any:
 
 
 @contextmanager
-def _differentiable_attention(torch: ModuleType) -> Iterator[None]:
-    """Attention by plain operations: the fused ones have no forward derivatives."""
+def _differentiable(torch: ModuleType, recurrent: bool) -> Iterator[None]:
+    """Attention and recurrent layers by plain operations: the fused ones have no forward derivatives."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with ExitStack() as stack:
+            stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
+            if recurrent:  # convolutions are much quicker with them
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -201,11 +226,10 @@ def _flax_function(model: Any, dtype: str) -> ModelFunction:
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
     rest = jax.tree.map(lambda leaf: _cast_leaf(leaf, dtype), rest)
 
-    def apply(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        whole = nnx.merge(graph, jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
-        return whole(*arguments[0], **arguments[1])
+    def whole(parameters: NamedTensors) -> Any:
+        return nnx.merge(graph, jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
 
-    return _jax_function(parameters, apply, model, twin)
+    return _jax_function(parameters, whole, False, model, twin)
 
 
 def _equinox_function(model: Any, dtype: str) -> ModelFunction:
@@ -216,25 +240,33 @@ def _equinox_function(model: Any, dtype: str) -> ModelFunction:
     names = [path_name(path) for path, _ in flat]
     parameters = {name: _cast_leaf(leaf, dtype) for name, (_, leaf) in zip(names, flat, strict=True)}
 
-    def apply(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        whole = eqx.combine(jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
-        return jax.vmap(lambda positional, named: whole(*positional, **named))(*arguments)
+    def whole(parameters: NamedTensors) -> Any:
+        return eqx.combine(jax.tree_util.tree_unflatten(form, [parameters[name] for name in names]), rest)
 
-    return _jax_function(parameters, apply, model, model_in_use)
+    return _jax_function(parameters, whole, True, model, model_in_use)
 
 
-def _jax_function(parameters: NamedTensors, apply: Callable[..., Any], model: Any, twin: Any) -> ModelFunction:
+def _jax_function(
+    parameters: NamedTensors, whole: Callable[[NamedTensors], Any], by_input: bool, model: Any, twin: Any
+) -> ModelFunction:
     check_parameters(parameters, lambda value: bool(jnp.isfinite(value).all()))
     name = type(model).__name__
 
     def call(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        return _as_rows(first_output(apply(parameters, arguments)), count_inputs(arguments), name)
+        module = whole(parameters)
+
+        def apply(positional: Any, named: Any) -> Any:
+            return first_output(module(*positional, **named))
+
+        found = (jax.vmap(apply) if by_input else apply)(*arguments)
+        return _as_rows(found, count_inputs(arguments), name)
 
     def read(X: Any, argument: str) -> CallArguments:
         like = next(iter(parameters.values()))
         return read_arguments(X, argument, lambda value: _jax_array(value, like))
 
-    return ModelFunction(jnp, jax, parameters, _guarded(call, name), read, twin)
+    guarded = _guarded(call, name)
+    return ModelFunction(jnp, jax, parameters, guarded, read, twin, whole=whole, by_input=by_input)
 
 
 def _jax_array(value: Any, like: Any) -> Any:

@@ -67,13 +67,18 @@ def readable_network(model: Any) -> tuple[Network | None, str]:
         return None, str(error)
 
 
-def _with_theory(model: Any, X: Any, net: Network | None) -> tuple[Network | None, dict[str, Any], dict[str, str]]:
-    """The network, Θ of it as variables, and as attributes why there is none."""
-    found, reason = (net, "") if net is not None else readable_network(model)
-    if found is None:
-        return None, {}, {NO_THEORY: reason}
-    Theta = theory(found, X, order=0, layers="last")["Theta"].values[0]
-    return found, {"Theta": (("a", "b"), Theta)}, {}
+def theory_beside(
+    model: Any, X: Any, net: Network | None, name: str = "Theta"
+) -> tuple[Network | None, dict[str, Any], dict[str, str]]:
+    """The network, a kernel of infinite width as variables, and as attributes why there is none."""
+    try:
+        reading = read_model(model)
+    except InvalidInput as error:
+        return None, {}, {NO_THEORY: str(error)}
+    if reading.chain.head:
+        return None, {}, {NO_THEORY: f"the model ends in {reading.chain.head}, and theory is that of its logits"}
+    found = net if net is not None else reading.net
+    return found, {name: (("a", "b"), theory(found, X, order=0, layers="last")[name].values[0])}, {}
 
 
 def model_ntk(
@@ -108,7 +113,7 @@ def model_ntk(
     trace = check_flag("trace", trace)
     rows = tangent_rows(model, X, net, dtype)
     _ = rows.outputs  # a model that cannot be called on X is refused in its own words
-    found, variables, attrs = _with_theory(model, X, net)
+    found, variables, attrs = theory_beside(model, X, net)
     if trace:
         variables = {"H_trace": (("a", "b"), rows.traced()), **variables}
     else:
@@ -136,9 +141,9 @@ class TangentOperator:
         """vᵀĤv, by one pass backward."""
         return self.rows.quadratic(self._checked(v))
 
-    def largest_eigenvalue(self, *, steps: int = 30, seed: int = 0) -> float:
+    def largest_eigenvalue(self, *, steps: int = 30, tolerance: float = 1e-8, seed: int = 0) -> float:
         """The largest eigenvalue, by Lanczos; 2/it is the largest stable step of gradient descent on ½Σ(z−y)²."""
-        from scipy.sparse.linalg import LinearOperator, eigsh
+        from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
         size = int(np.prod(self.shape))
         if size < 3:
@@ -151,7 +156,12 @@ class TangentOperator:
         start = np.random.default_rng(seed).normal(size=size)
         operator = LinearOperator((size, size), matvec=product, dtype=float)  # pyright: ignore[reportCallIssue]
         vectors = min(size, max(steps, 3))
-        return float(eigsh(operator, 1, which="LA", v0=start, ncv=vectors, tol=1e-8, return_eigenvectors=False)[0])  # pyright: ignore[reportArgumentType]
+        try:
+            found = eigsh(operator, 1, which="LA", v0=start, ncv=vectors, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        except ArpackNoConvergence:
+            expected = "a kernel whose largest eigenvalue Lanczos finds"
+            raise InvalidInput("model", "a kernel without convergence", expected, "Take a larger tolerance.") from None
+        return float(found[0])
 
     def _checked(self, v: Any) -> np.ndarray:
         try:

@@ -3,7 +3,7 @@
 What a layer adds for one output follows from what enters it, s_a, and from the signal δ_a that comes back to it: the
 gradient by its weights is Σ_p δ_ap s_apᵀ over positions p. A Linear or Conv layer's part is
     Σ_pq (δ_ap·δ_bq)(s_ap·s_bq)      where positions are few, or
-    (Σ_p δ_ap s_apᵀ)·(Σ_q δ_bq s_bqᵀ)   in chunks of output channels,
+    (Σ_p δ_ap s_apᵀ)·(Σ_q δ_bq s_bqᵀ)   in chunks of input channels,
 whichever takes fewer multiplications; other layers are differentiated by themselves. Tensors of layers that are called
 not once, or not with the inputs first, are left to rows of the Jacobian.
 """
@@ -23,8 +23,8 @@ from widthwise.readers.empirical.model_functions import ModelFunction
 if TYPE_CHECKING:
     from widthwise.readers.empirical.tangent_kernels import TangentRows
 
-#: Bytes of one layer's gradients that are held at once.
-CHUNK_BYTES = 1 << 27
+#: Bytes of one layer's gradients that are held at once, and of its products s_ap·s_bq, which serve every output.
+CHUNK_BYTES, OVERLAP_BYTES = 1 << 25, 1 << 28
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ def traced_by_layers(rows: TangentRows) -> np.ndarray:
     f, torch = rows.function, rows.function.library
     n, outputs = rows.outputs.shape
     layers = _candidates(f)
-    leaves = {name: value.clone().requires_grad_() for name, value in f.parameters.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in f.parameters.items()}
     handles = [layer.module.register_forward_hook(_recorder(layer)) for layer in layers]
     try:
         z = f.call(leaves, rows.arguments)
@@ -198,20 +198,35 @@ def _weight_part(torch: Any, layer: CalledLayer, delta: Any) -> Any:
     entries = int(np.prod(module.weight.shape[1:]))
     by_pairs = (n * positions) ** 2 * channels
     by_gradients = n * channels * entries * (n + positions)
-    if by_pairs < by_gradients and (n * positions) ** 2 * x.element_size() <= CHUNK_BYTES:
+    if by_pairs < by_gradients and (n * positions) ** 2 * x.element_size() <= OVERLAP_BYTES:
         if layer.overlap is None:
             flat = _patches(torch, module, x).transpose(1, 2).reshape(n * positions, entries)
             layer.overlap = flat @ flat.T
         flat = signal.transpose(1, 2).reshape(n * positions, channels)
-        return ((flat @ flat.T) * layer.overlap).reshape(n, positions, n, positions).sum((1, 3))
-    chunk = max(1, CHUNK_BYTES // (n * entries * x.element_size()))
-    few = max(1, CHUNK_BYTES // (entries * positions * x.element_size()))
+        return ((flat @ flat.T).mul_(layer.overlap)).reshape(n, positions, n, positions).sum((1, 3))
+    return _by_gradients(torch, module, x, signal)
+
+
+def _by_gradients(torch: Any, module: Any, x: Any, signal: Any) -> Any:
+    """From the gradients by some input channels at a time, so that what meets the weights is laid out once."""
+    n, channels, positions = signal.shape
+    axis, inputs = (x.dim() - 1, x.shape[-1]) if isinstance(module, torch.nn.Linear) else (1, x.shape[1])
+    kernel = int(np.prod(module.weight.shape[2:]))  # entries of W for each pair of channels
+    size = x.element_size()
+    width = max(1, CHUNK_BYTES // (n * channels * kernel * size))
+    few = max(1, CHUNK_BYTES // (4 * min(width, inputs) * kernel * positions * size))
     total = torch.zeros((n, n), dtype=x.dtype, device=x.device)
-    for start in range(0, channels, chunk):
-        some = signal[:, start : start + chunk]
-        each = [some[a : a + few] @ _patches(torch, module, x[a : a + few]).transpose(1, 2) for a in range(0, n, few)]
-        gradients = torch.cat(each).flatten(1)
-        total += gradients @ gradients.T
+    for start in range(0, inputs, width):
+        some = x.narrow(axis, start, min(width, inputs - start))
+        gradients = torch.empty((n, channels, some.shape[axis] * kernel), dtype=x.dtype, device=x.device)
+        for a in range(0, n, few):
+            torch.bmm(
+                signal[a : a + few],
+                _patches(torch, module, some[a : a + few]).transpose(1, 2),
+                out=gradients[a : a + few],
+            )
+        flat = gradients.flatten(1)
+        total.addmm_(flat, flat.T)
     return total
 
 

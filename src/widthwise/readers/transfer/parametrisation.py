@@ -50,7 +50,8 @@ class Parametrisation:
     `multipliers` are constants that the forward pass must contain: "output" on logits, "branch" on every residual
     branch, "attention" on attention logits beside their 1/√d_head if heads grow with the width. `variances` are those
     of the initial entries by tensor, `param_groups` the groups of a torch optimiser, `optax()` the same for Optax.
-    `gamma` = L/n^(1−s) is the change of features in training, `regime` what that means. `notes` say where rules differ.
+    `gamma` = L/n^(1−s) is the change of features in training, `regime` what that means, `width` its n. `notes` say
+    where rules differ.
     """
 
     rule: str
@@ -62,6 +63,7 @@ class Parametrisation:
     gamma: float
     regime: str
     notes: tuple[str, ...] = ()
+    width: float = math.nan
 
     @property
     def variances(self) -> dict[str, float]:
@@ -210,10 +212,10 @@ def parametrisation(
         )  # fmt: skip
     heads = {"output": multiplier if output == "multiplier" else 1.0, "branch": chosen.branch_multiplier(depth)}
     heads["attention"] = chosen.attention_multiplier(width)
-    gamma, regime = chosen.coupling(_depth(own), _width(roled))
+    gamma, regime = chosen.coupling(_depth(own), n := _width(roled))
     said = [_SAID[chosen.name]] if chosen.name in _SAID and (chosen.name != "ntk" or kind in ("adam", "adamw")) else []
     said += [_SAID["adam"]] if kind in ("adam", "adamw", "muon") and chosen.s is not None else []
-    return Parametrisation(chosen.name, kind, width, depth, heads, tuple(tensors), gamma, regime, tuple(said))
+    return Parametrisation(chosen.name, kind, width, depth, heads, tuple(tensors), gamma, regime, tuple(said), n)
 
 
 def _base(model: Any, base: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from widthwise.errors import InvalidInput
 from widthwise.network import Dense, Network
-from widthwise.readers.empirical.model_functions import package_names, unwrapped
+from widthwise.readers.empirical.model_functions import check_has_values, package_names, unwrapped
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def _of_torch(model: Any) -> list[TensorShape]:
     embeddings = {id(part.weight) for part in model.modules() if type(part).__name__ == "Embedding"}
     turned = {id(part.weight) for part in model.modules() if type(part).__name__.startswith("ConvTranspose")}
     found = []
+    check_has_values(dict(model.named_parameters()))
     for name, value in model.named_parameters():
         shape = tuple(value.shape)
         if id(value) in embeddings or id(value) in turned:

@@ -1,0 +1,124 @@
+"""Fresh draws of a model's weights from the laws that its entries have, and kernels as averages over such draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from widthwise.errors import InvalidInput
+from widthwise.network import check_integer, check_seed
+from widthwise.progress import DelayedProgress
+from widthwise.readers.empirical.model_functions import ModelFunction, NamedTensors, function_of
+from widthwise.readers.empirical.model_kernels import theory_beside
+from widthwise.results.labels import label
+
+#: A mean of entries within so many of its standard errors is zero.
+_NO_MEAN = 4.0
+
+
+def entries_law(values: np.ndarray) -> str:
+    """Which law entries look drawn from, by their fourth moment and their extremes."""
+    flat = values.ravel()
+    spread = float(flat.std()) if flat.size else 0.0
+    if spread <= 1e-12 * max(1e-300, float(np.abs(flat).max(initial=0.0))):
+        return "constant"
+    if flat.size < 16:
+        return "few entries"
+    centred = (flat - flat.mean()) / spread
+    kurtosis, extreme = float(np.mean(centred**4)), float(np.abs(centred).max())
+    error = math.sqrt(24.0 / flat.size)
+    if abs(kurtosis - 1.8) < max(4 * error, 0.05) and extreme < 1.9:
+        return "uniform"
+    if abs(kurtosis - 3.0) < max(4 * error, 0.05):
+        return "normal"
+    return "truncated normal" if 1.8 < kurtosis < 3.0 and extreme < 3.2 else "other"
+
+
+def redrawn_entries(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Independent entries of the law that the given ones have; constant tensors, as gains of one, stay.
+
+    Of a law that is neither uniform nor normal, entries are drawn from those that there are, with replacement.
+
+    >>> rng = np.random.default_rng(0)
+    >>> fresh = redrawn_entries(rng.uniform(-0.1, 0.1, size=(64, 64)), rng)
+    >>> bool(abs(fresh).max() < 0.11), bool(abs(fresh.std() * 3**0.5 / 0.1 - 1) < 0.05)
+    (True, True)
+    """
+    law = entries_law(values)
+    if law == "constant" or not np.isfinite(values).all():
+        return values
+    mean, spread = float(values.mean(dtype=float)), float(values.std(dtype=float))
+    if law == "few entries" or abs(mean) < _NO_MEAN * spread / math.sqrt(values.size):
+        mean, spread = 0.0, math.hypot(mean, spread)
+    if law == "uniform":
+        bound = math.sqrt(3.0) * spread
+        return generator.uniform(mean - bound, mean + bound, size=values.shape)
+    if law in ("normal", "few entries"):
+        return generator.normal(mean, spread, size=values.shape)
+    return generator.choice(values.ravel(), size=values.shape)
+
+
+def redrawn_parameters(f: ModelFunction, generator: np.random.Generator) -> NamedTensors:
+    """All tensors that are trained, drawn anew."""
+    return {name: f.array(redrawn_entries(f.numpy(value), generator)) for name, value in f.parameters.items()}
+
+
+def model_nngp(
+    model: Any, X: Any, *, draws: int = 100, make: Callable[[int], Any] | None = None, seed: int = 0
+) -> xr.Dataset:
+    """The covariance of a model's outputs over fresh draws of its weights, K_ab = E[(1/outputs) Σ_i z_ia z_ib].
+
+    Parameters
+    ----------
+    model : any torch, Flax (nnx) or Equinox module; see `model_ntk`. Frozen tensors stay as they are.
+    X : array (inputs, …), or a tuple or dict of such arrays.
+    draws : of all trained weights, each tensor from the law that its entries have (uniform, normal, or any other by
+        drawing from the entries themselves); structure within a tensor, such as orthogonality, is lost.
+    make : make(seed) returns a freshly initialised model of the same kind, drawn by its own rules instead.
+
+    Returns
+    -------
+    Dataset with `K_model` and its standard error `K_model_se` on (a, b), `mean_model` on (output, a), and where the
+    model can be read as a network `K` of infinite width (theory §2); otherwise `no_theory`, an attribute, says why not.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 8))
+    >>> ds = model_nngp(model, [[1.0, 0.3]], draws=200)
+    >>> bool(abs(ds["K_model"] - ds["K"]).item() < 6 * ds["K_model_se"].item())
+    True
+    """
+    draws, seed = check_integer("draws", draws, 2), check_seed(seed)
+    if make is not None and not callable(make):
+        raise InvalidInput("make", repr(make), "a function make(seed) that returns a model, or None")
+    f = function_of(model)
+    arguments = f.read(X, "X")
+    shape = f.outputs(arguments).shape
+    total, squares, mean = np.zeros((shape[0],) * 2), np.zeros((shape[0],) * 2), np.zeros(shape)
+    generator = np.random.default_rng(seed)
+    with DelayedProgress("draws of the model") as bar:
+        for draw in range(draws):
+            drawn = redrawn_parameters(f, generator) if make is None else _parameters_of_fresh(make, seed + draw, f)
+            z = f.numpy(f.call(drawn, arguments))
+            if not np.isfinite(z).all():
+                raise InvalidInput("model", "outputs that are NaN or infinite after a fresh draw", "finite outputs")
+            K = z @ z.T / shape[1]
+            total, squares, mean = total + K, squares + K**2, mean + z
+            bar(draw + 1, draws)
+    K = total / draws
+    error = np.sqrt(np.maximum(squares / draws - K**2, 0.0) / (draws - 1))
+    variables = {"K_model": (("a", "b"), K), "K_model_se": (("a", "b"), error)}
+    variables["mean_model"] = (("output", "a"), mean.T / draws)
+    net, of_theory, attrs = theory_beside(model, X, None, "K")
+    return label({**variables, **of_theory}, net, None, kind="model_nngp", draws=draws, seed=seed, **attrs)
+
+
+def _parameters_of_fresh(make: Callable[[int], Any], seed: int, like: ModelFunction) -> NamedTensors:
+    found = function_of(make(seed)).parameters
+    shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (found, like.parameters)]
+    if shapes[0] != shapes[1]:
+        raise InvalidInput("make", "a function whose models have other tensors", "models with the tensors of `model`")
+    return found
