@@ -20,12 +20,13 @@ from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
 from widthwise.inference.cost import warn_of_cost
-from widthwise.inference.function_space import path_moments, train_draws
+from widthwise.inference.function_space import Problem, path_moments, train_draws
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
 from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
+from widthwise.inference.trained.path_terms import path_corrections
 from widthwise.inference.trained.trained_moments import (
     Basis,
     OutputMoments,
@@ -36,6 +37,7 @@ from widthwise.inference.trained.trained_moments import (
 )
 from widthwise.network import (
     MLP,
+    Momentum,
     Network,
     NewtonStep,
     check_integer,
@@ -75,12 +77,13 @@ def predict(
     algorithm : `GradientFlow()` (default), `GradientDescent(learning_rate)`, `Momentum` or `SGD`, to convergence or for
         a given time; or `NewtonStep()`, which fits the training data in one step. Trained to convergence all end alike
         at infinite width. Batches of `SGD` scatter: their noise is in the covariance. With order=1: flow, descent or
-        a Newton step, without weight decay.
+        a Newton step, or momentum on full batches to convergence; all without weight decay.
     order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
     loss : "squared", ½Σ(z−y)² (default), "huber", "log_cosh", "logistic" or "exponential" (targets ±1), "cross_entropy"
         (targets are probabilities of the classes), or a function of z and y of one input, (outputs,) each, in
         jax.numpy. Trained to convergence, every loss whose only stationary point is z = y ends alike at infinite width,
-        in closed form. For a given time, or steps, the path is integrated in function space. With order=1: "squared".
+        in closed form. For a given time, or steps, the path is integrated in function space. With order=1: "squared",
+        or to convergence every other loss that ends at z = y: there its path counts (`inference.trained.path_terms`).
     method : how order 1 is summed. "full" holds every tensor on all training and test inputs, memory like N⁴; "tiles"
         carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
         "auto" takes "full" where that is smaller, up to 67 inputs in all at depth 3, and for activations too sharp for
@@ -98,7 +101,7 @@ def predict(
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
     With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
     path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
-    whose path is not random. The attribute `solution` says how the end was found.
+    whose path is not random; with order=1 mean1_se, cov1_se. The attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -114,12 +117,10 @@ def predict(
     finite = order == 1 or highest > 2
     net = corrections.network_for(int(finite), net)
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
-    solved, chosen_loss = corrections.check_algorithm(algorithm, finite), check_loss(loss, y)
-    if finite and not chosen_loss.is_squared:
-        raise InvalidInput(
-            "loss", f"{chosen_loss.name!r} with order=1", "'squared'",
-            "Under another loss the errors do not decay mode by mode, and 1/n does not close; `train` measures it.",
-        )  # fmt: skip
+    solved, chosen_loss = corrections.check_algorithm(algorithm, finite, momentum=highest == 2), check_loss(loss, y)
+    by_path = finite and (isinstance(solved, Momentum) or not chosen_loss.is_squared)
+    if by_path:
+        method = _check_path(solved, chosen_loss, method, highest)
     chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
@@ -145,7 +146,11 @@ def predict(
     if finite:
         variance = float(np.einsum("ixix->", cov)) / mean.size
         warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)
-        first = _order_one(net, X, y, X_test, spectrum, Clock.of(solved), chosen, method, highest)
+        clock = Clock.of(NewtonStep() if by_path else solved)
+        first = _order_one(net, X, y, X_test, spectrum, clock, chosen, method, highest)
+        if by_path:
+            first, errors = _with_path(first, kernels, solved, y, chosen_loss, draws, seed)
+            more |= {"mean1_se": (corrections.AT_TESTS, errors.mean), "cov1_se": (TEST_PAIRS, errors.covariance)}
         details |= first.details
         more |= {f"kappa{degree}": (corrections.AT_TESTS, value) for degree, value in first.cumulants.items()}
     if order == 1:
@@ -184,13 +189,44 @@ def _path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: L
     return (tests.mean, tests.cov), more
 
 
+def _check_path(algorithm: LinearAlgorithm, loss: Loss, method: str, highest: int) -> str:
+    """Refuse what `path_terms` does not cover; the method with which it covers the rest."""
+    what = f"loss={loss.name!r} with {algorithm!r}"
+    if highest > 2 or not (is_to_convergence(algorithm) and loss.ends_at_targets) or isinstance(algorithm, NewtonStep):
+        asked = f" and cumulants={highest}" if highest > 2 else ""
+        raise InvalidInput(
+            "loss", f"{what}{asked} with order=1",
+            "'squared'; or another loss that ends at z = y, or momentum, to convergence, for mean and covariance",
+            "`train` measures it at the width of the network; order=0 is its infinite width.",
+        )  # fmt: skip
+    if method == "tiles":
+        raise InvalidInput("method", f"'tiles' for {what}", "'auto' or 'full'")
+    return "full"
+
+
+def _with_path(
+    first: _OrderOne, kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Loss, draws: Any, seed: Any
+) -> tuple[_OrderOne, OutputMoments]:
+    """Order 1/n of a Newton step with what the path adds, and standard errors."""
+    problem = Problem(loss, algorithm, kernels.Theta_AA, y.T)
+    k = np.linalg.solve(kernels.Theta_AA, kernels.Theta_xA.T).T
+    draws = check_integer("draws", draws, 64, expected="an integer of at least 64")
+    path = path_corrections(problem, first.tensors, k, draws, check_seed(seed))
+    total = OutputMoments(*(one + other for one, other in zip(first.tests, path.moments, strict=True)))
+    return first._replace(tests=total), path.errors
+
+
 class _OrderOne(NamedTuple):
-    """Coefficients of 1/n at test and at training inputs, those of higher cumulants by degree, and how they came."""
+    """Coefficients of 1/n at test and at training inputs, those of higher cumulants by degree, and how they came.
+
+    `tensors` of the output layer on all inputs are empty where they were summed in tiles.
+    """
 
     tests: OutputMoments
     training: OutputMoments
     cumulants: dict[int, np.ndarray]
     details: dict[str, Any]
+    tensors: dict[str, np.ndarray]
 
 
 def _order_one(
@@ -206,7 +242,7 @@ def _order_one(
                 tests, training = contracted_moments(tiled, spectrum, y, clock)
                 corrections.warn_if_inaccurate(tiled.error, 4)
                 details = {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
-                return _OrderOne(tests, training, {}, details)
+                return _OrderOne(tests, training, {}, details, {})
         if asked == "tiles":
             names = dict.fromkeys(sigma.name for sigma in net.activations)
             raise InvalidInput(
@@ -217,10 +253,11 @@ def _order_one(
             )
         corrections.require_tensors(net, len(inputs), corrections.TRAINING_TENSORS)
     flow = corrections.joint_flow(net, X, X_test, corrections.tensors_up_to(highest))
-    basis = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y)
+    tensors = corrections.at_output(flow)
+    basis = Basis.of(spectrum, flow.Theta[-1], tensors, y)
     (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
     details = {"route": flow.route, "numerical_error": flow.error, "method": "full"}
-    return _OrderOne(tests, training, cumulants_at_tests(basis, clock, highest), details)
+    return _OrderOne(tests, training, cumulants_at_tests(basis, clock, highest), details, tensors)
 
 
 def max_learning_rate(net: Network, X_train: Any) -> float:
