@@ -131,5 +131,14 @@ class TestBadInput:
     def test_unknown_names_and_order_one(self):
         with pytest.raises(UnknownName, match="Did you mean 'cross_entropy'"):
             ww.predict(tanh(8), X, Y, X_TEST, loss="crossentropy")
-        with pytest.raises(InvalidInput, match="'huber' with order=1; expected 'squared'. .* `train` measures it"):
-            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", order=1)
+        for loss, targets, how in (
+            ("huber", Y, ww.GradientFlow(2.0)),
+            ("huber", Y, ww.NewtonStep()),
+            ("logistic", SIGNS, ww.GradientDescent(0.1, 5)),
+        ):
+            with pytest.raises(InvalidInput, match=f"loss='{loss}' with .* with order=1; .* `train` measures it"):
+                ww.predict(tanh(8), X, targets, X_TEST, how, loss=loss, order=1)
+        with pytest.raises(InvalidInput, match="and cumulants=4 with order=1"):
+            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", cumulants=4)
+        with pytest.raises(InvalidInput, match="method: got 'tiles' for loss='huber'"):
+            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", order=1, method="tiles")
