@@ -20,13 +20,12 @@ from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
 from widthwise.inference.cost import warn_of_cost
-from widthwise.inference.function_space import Problem, path_moments, train_draws
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
 from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
+from widthwise.inference.path_solutions import AT_TRAINING, TRAIN_PAIRS, check_path, path_solution, with_path
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
-from widthwise.inference.trained.path_terms import path_corrections
 from widthwise.inference.trained.trained_moments import (
     Basis,
     OutputMoments,
@@ -35,22 +34,11 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.network import (
-    MLP,
-    Momentum,
-    Network,
-    NewtonStep,
-    check_integer,
-    check_network,
-    check_seed,
-    check_targets,
-)
-from widthwise.network.losses import Loss, check_loss
+from widthwise.network import MLP, Momentum, Network, NewtonStep, check_network, check_targets
+from widthwise.network.losses import check_loss
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
-
-_AT_TRAINING, _TRAIN_PAIRS = ("output", "train"), ("output", "train", "output_", "train_")
 
 
 def predict(
@@ -101,7 +89,7 @@ def predict(
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
     With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
     path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
-    whose path is not random; with order=1 mean1_se, cov1_se. The attribute `solution` says how the end was found.
+    whose path is not random; with order=1 mean1_se, cov1_se too. The attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -120,7 +108,7 @@ def predict(
     solved, chosen_loss = corrections.check_algorithm(algorithm, finite, momentum=highest == 2), check_loss(loss, y)
     by_path = finite and (isinstance(solved, Momentum) or not chosen_loss.is_squared)
     if by_path:
-        method = _check_path(solved, chosen_loss, method, highest)
+        method = check_path(solved, chosen_loss, method, highest)
     chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
@@ -140,7 +128,7 @@ def predict(
         if not chosen_loss.is_squared:
             details["solution"] = "closed form: the only stationary point is z = y, where every such loss ends"
     else:
-        (mean, cov), more = _path_solution(kernels, solved, y, chosen_loss, draws, seed)
+        (mean, cov), more = path_solution(kernels, solved, y, chosen_loss, draws, seed)
         details |= {"solution": "integrated in function space", "draws": draws, "seed": seed}
     means, covariances = [mean], [cov]
     if finite:
@@ -149,15 +137,18 @@ def predict(
         clock = Clock.of(NewtonStep() if by_path else solved)
         first = _order_one(net, X, y, X_test, spectrum, clock, chosen, method, highest)
         if by_path:
-            first, errors = _with_path(first, kernels, solved, y, chosen_loss, draws, seed)
-            more |= {"mean1_se": (corrections.AT_TESTS, errors.mean), "cov1_se": (TEST_PAIRS, errors.covariance)}
+            tests, errors = with_path(first.tests, first.tensors, kernels, solved, y, chosen_loss, draws, seed)
+            first = first._replace(tests=tests)
+            for name, error in (("mean", errors.mean), ("cov", errors.covariance)):
+                dims = TEST_PAIRS[: error.ndim]
+                more |= {f"{name}1_se": (dims, error), f"{name}_se": (dims, error / net.n)}
         details |= first.details
         more |= {f"kappa{degree}": (corrections.AT_TESTS, value) for degree, value in first.cumulants.items()}
     if order == 1:
         means.append(first.tests.mean)
         covariances.append(first.tests.covariance)
-        more["train_mean1"] = (_AT_TRAINING, first.training.mean)
-        more["train_cov1"] = (_TRAIN_PAIRS, first.training.covariance)
+        more["train_mean1"] = (AT_TRAINING, first.training.mean)
+        more["train_cov1"] = (TRAIN_PAIRS, first.training.covariance)
     variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
     return label(variables | more, net, **details)
 
@@ -166,54 +157,7 @@ def _linear_solution(kernels: KernelBlocks, spectrum: Spectrum, algorithm: Linea
     """Mean and covariance at the tests, and variables at the training inputs."""
     by = TrainedMap.of(algorithm, spectrum, kernels.K_AA, kernels.Theta_AA, y)
     mean, cov = kernels.at_training.trained(y, by)
-    return kernels.trained(y, by), {"train_mean0": (_AT_TRAINING, mean), "train_cov0": (_TRAIN_PAIRS, cov)}
-
-
-def _path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Loss, draws: Any, seed: Any):
-    """The same with standard errors, over draws of the initial outputs."""
-    draws = check_integer("draws", draws, 64, expected="an integer of at least 64")
-    if isinstance(algorithm, NewtonStep):
-        raise InvalidInput("algorithm", f"NewtonStep() with loss={loss.name!r}", "a time, or a number of steps")
-    start = train_draws(loss, algorithm, kernels.K_AA, kernels.Theta_AA, y, draws, check_seed(seed))
-    tests, training = (
-        path_moments(start, part.K_AA, part.K_xA, part.K_xx, part.Theta_xA) for part in (kernels, kernels.at_training)
-    )
-    more: dict[str, Any] = {
-        "mean_se": (corrections.AT_TESTS, tests.mean_se),
-        "cov_se": (TEST_PAIRS, tests.cov_se),
-        "from_zero": (corrections.AT_TESTS, tests.from_zero),
-        "train_mean0": (_AT_TRAINING, training.mean),
-        "train_cov0": (_TRAIN_PAIRS, training.cov),
-        "train_from_zero": (_AT_TRAINING, training.from_zero),
-    }
-    return (tests.mean, tests.cov), more
-
-
-def _check_path(algorithm: LinearAlgorithm, loss: Loss, method: str, highest: int) -> str:
-    """Refuse what `path_terms` does not cover; the method with which it covers the rest."""
-    what = f"loss={loss.name!r} with {algorithm!r}"
-    if highest > 2 or not (is_to_convergence(algorithm) and loss.ends_at_targets) or isinstance(algorithm, NewtonStep):
-        asked = f" and cumulants={highest}" if highest > 2 else ""
-        raise InvalidInput(
-            "loss", f"{what}{asked} with order=1",
-            "'squared'; or another loss that ends at z = y, or momentum, to convergence, for mean and covariance",
-            "`train` measures it at the width of the network; order=0 is its infinite width.",
-        )  # fmt: skip
-    if method == "tiles":
-        raise InvalidInput("method", f"'tiles' for {what}", "'auto' or 'full'")
-    return "full"
-
-
-def _with_path(
-    first: _OrderOne, kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Loss, draws: Any, seed: Any
-) -> tuple[_OrderOne, OutputMoments]:
-    """Order 1/n of a Newton step with what the path adds, and standard errors."""
-    problem = Problem(loss, algorithm, kernels.Theta_AA, y.T)
-    k = np.linalg.solve(kernels.Theta_AA, kernels.Theta_xA.T).T
-    draws = check_integer("draws", draws, 64, expected="an integer of at least 64")
-    path = path_corrections(problem, first.tensors, k, draws, check_seed(seed))
-    total = OutputMoments(*(one + other for one, other in zip(first.tests, path.moments, strict=True)))
-    return first._replace(tests=total), path.errors
+    return kernels.trained(y, by), {"train_mean0": (AT_TRAINING, mean), "train_cov0": (TRAIN_PAIRS, cov)}
 
 
 class _OrderOne(NamedTuple):
