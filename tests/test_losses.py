@@ -108,6 +108,16 @@ class TestPaths:
         squared = ww.predict(tanh(512), X, SIGNS, X_TEST, algorithm)
         assert np.abs((t["mean"] - squared["mean"]) / error).max() > 8.0
 
+    def test_compare_adds_the_errors_of_draws_to_those_of_networks(self):
+        data = tanh(64), X, SIGNS, X_TEST
+        p = ww.predict(*data, ww.GradientDescent(0.3, 5), loss="logistic", draws=64)
+        t = ww.train(*data, networks=8, algorithm=ww.GradientDescent(0.3, 5), loss="logistic", progress=False)
+        row = next(row for row in ww.compare(p, t) if row.variable == "mean")
+        at = tuple(map(int, row.worst_entry.split(",")))
+        both = np.hypot(t["mean_se"].values[at], p["mean_se"].values[at])
+        assert row.standard_error == pytest.approx(both)
+        assert both > 1.001 * t["mean_se"].values[at]
+
 
 class TestBadInput:
     @pytest.mark.parametrize(
