@@ -41,7 +41,7 @@ def path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Lo
     return (tests.mean, tests.cov), more
 
 
-def check_path(algorithm: LinearAlgorithm, loss: Loss, method: str, highest: int) -> str:
+def check_path_order(algorithm: LinearAlgorithm, loss: Loss, method: str, highest: int) -> str:
     """Refuse what `path_terms` does not cover; the method with which it covers the rest."""
     what = f"loss={loss.name!r} with {algorithm!r}"
     if highest > 2 or not (is_to_convergence(algorithm) and loss.ends_at_targets) or isinstance(algorithm, NewtonStep):

@@ -22,7 +22,7 @@ from widthwise.inference import corrections
 from widthwise.inference.cost import warn_of_cost
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
 from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
-from widthwise.inference.path_solutions import AT_TRAINING, TRAIN_PAIRS, check_path, path_solution, with_path
+from widthwise.inference.path_solutions import AT_TRAINING, TRAIN_PAIRS, check_path_order, path_solution, with_path
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
@@ -108,7 +108,7 @@ def predict(
     solved, chosen_loss = corrections.check_algorithm(algorithm, finite, momentum=highest == 2), check_loss(loss, y)
     by_path = finite and (isinstance(solved, Momentum) or not chosen_loss.is_squared)
     if by_path:
-        method = check_path(solved, chosen_loss, method, highest)
+        method = check_path_order(solved, chosen_loss, method, highest)
     chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)

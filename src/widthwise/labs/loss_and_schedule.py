@@ -45,7 +45,7 @@ class Way(NamedTuple):
     loss: str = "squared"
 
 
-class Pair(NamedTuple):
+class TwoWays(NamedTuple):
     """A way to train, the way that it is compared with, and the test input at which they are compared."""
 
     way: Way
@@ -55,9 +55,9 @@ class Pair(NamedTuple):
 
 FLOW = Way(GradientFlow())
 PAIRS = {
-    "log-cosh against squared loss": Pair(Way(GradientFlow(), "log_cosh"), FLOW, 0),
-    "momentum against flow": Pair(Way(Momentum(0.05, 0.5)), FLOW, 1),
-    "warm-up against a constant rate": Pair(
+    "log-cosh against squared loss": TwoWays(Way(GradientFlow(), "log_cosh"), FLOW, 0),
+    "momentum against flow": TwoWays(Way(Momentum(0.05, 0.5)), FLOW, 1),
+    "warm-up against a constant rate": TwoWays(
         Way(GradientDescent(schedule(RATE, STEPS, warm_up=WARM_UP, decay="constant"))),
         Way(GradientDescent(RATE, STEPS)),
         1,
@@ -95,7 +95,7 @@ def _differences(net: MLP, start: list[Weights], key) -> jax.Array:
 
 
 @lru_cache
-def coefficients() -> dict[str, tuple[float, float]]:
+def end_differences() -> dict[str, tuple[float, float]]:
     """δ, the coefficient of 1/n by which the ends of each pair differ, and its standard error."""
     found = {}
     for name, pair in PAIRS.items():
@@ -114,7 +114,7 @@ def coefficients() -> dict[str, tuple[float, float]]:
 def experiment(width: int, seed: int) -> Outcome:
     widths = np.array([1, 2, 4]) * width
     differences = [_away(network(n), seed, NETWORKS) for n in widths]
-    claims, delta = [], coefficients()
+    claims, delta = [], end_differences()
     for number, name in enumerate(PAIRS):
         # networks of the same number may be correlated from width to width
         once, twice, widest = (d[:, number] for d in differences)
@@ -134,7 +134,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     panels = figure.subplots(1, len(PAIRS))
     sizes = np.array(list(outcomes))
     widths = np.array([sizes.min(), 4 * sizes.max()])
-    for number, (panel, (name, (value, _))) in enumerate(zip(panels, coefficients().items(), strict=True)):
+    for number, (panel, (name, (value, _))) in enumerate(zip(panels, end_differences().items(), strict=True)):
         panel.plot(widths, np.abs(value) / widths, **style(number))
         for size, found in outcomes.items():
             mean = np.abs(np.mean([outcome.curves[name] for outcome in found], axis=0))

@@ -13,7 +13,7 @@ from widthwise.network import real_array
 from widthwise.plots.style import COLOURS, look, lower_legend, marks, panels, style
 
 #: Functions that are drawn one by one, and the shares of all of them within the bands.
-_MOST_FUNCTIONS, _BANDS = 12, (0.95, 0.68)
+_MOST_FUNCTIONS, _SHARES_WITHIN = 12, (0.95, 0.68)
 
 
 def plot_trained_density(density: xr.Dataset) -> Figure:
@@ -105,7 +105,7 @@ def plot_functions(drawn: xr.DataArray, x: Any = None, output: int = 0) -> Figur
     at, values = at[order], drawn.values[:, output, order]
     with look():
         figure, (axis,) = panels(1, 1, 4.6, 3.2)
-        for share in _BANDS:
+        for share in _SHARES_WITHIN:
             low, high = np.quantile(values, [0.5 - share / 2, 0.5 + share / 2], axis=0)
             axis.fill_between(at, low, high, color=COLOURS[0], alpha=0.15, lw=0, label=f"{share:.0%} of {len(values)}")
         for number, one in enumerate(values[:_MOST_FUNCTIONS]):

@@ -39,7 +39,7 @@ from widthwise.network.losses import SQUARED
 from widthwise.network.schedules import rate_at
 
 #: Blocks of draws: their scatter gives standard errors.
-BLOCKS = 16
+PATH_BLOCKS = 16
 #: Slopes of the loss below which a path has ended, relative to those at its start.
 ENDED = 1e-10
 _B = Factor("dH", "JIK", "paq")
@@ -80,8 +80,8 @@ def path_corrections(
         exact = contracted(_converged_paths(squared, start), start, weights)
     if problem.loss.is_squared:
         return PathCorrections(exact, OutputMoments.zero(*exact.mean.shape))
-    found, rng, pairs = [], np.random.default_rng(seed), -(-draws // (2 * BLOCKS))
-    for _ in range(BLOCKS):
+    found, rng, pairs = [], np.random.default_rng(seed), -(-draws // (2 * PATH_BLOCKS))
+    for _ in range(PATH_BLOCKS):
         normal = rng.standard_normal((pairs, outputs, train))
         start = np.concatenate([normal, -normal]) @ R
         paths = _converged_paths(problem, start)
@@ -90,7 +90,7 @@ def path_corrections(
         found.append(contracted(paths, start, np.full(len(start), 1.0 / len(start))))
     blocks = [np.array([getattr(part, name) for part in found]) for name in OutputMoments._fields]
     total = OutputMoments(*(known + part.mean(axis=0) for known, part in zip(exact, blocks, strict=True)))
-    return PathCorrections(total, OutputMoments(*(part.std(axis=0, ddof=1) / np.sqrt(BLOCKS) for part in blocks)))
+    return PathCorrections(total, OutputMoments(*(part.std(axis=0, ddof=1) / np.sqrt(PATH_BLOCKS) for part in blocks)))
 
 
 def _is_stable(problem: Problem) -> bool:
@@ -182,13 +182,13 @@ def _to_the_end(problem: Problem, start, thirds: bool):
         return jnp.where(end.steps < MOST_PATH_STEPS, end.at, jnp.nan)
     at, _, steps = jax.lax.while_loop(
         lambda state: unended(state[0]) & (state[2] < MOST_PATH_STEPS),
-        partial(_step, problem.algorithm, force),
+        partial(_filtered_step, problem.algorithm, force),
         (begin, jnp.zeros_like(begin), 0),
     )
     return jnp.where(steps < MOST_PATH_STEPS, at, jnp.nan)
 
 
-def _step(algorithm: Any, force, state):
+def _filtered_step(algorithm: Any, force, state):
     """One step of descent or momentum, which filters every sum over times as it filters the gradient."""
     at, v, number = state
     momentum = algorithm.momentum if isinstance(algorithm, Momentum) else 0.0
