@@ -133,8 +133,9 @@ def predict(
     means, covariances = [mean], [cov]
     if finite:
         variance = float(np.einsum("ixix->", cov)) / mean.size
-        warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)
-        clock = Clock.of(NewtonStep() if by_path else solved)
+        warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)  # pyright: ignore[reportArgumentType]
+        clocked: Any = NewtonStep() if by_path else solved
+        clock = Clock.of(clocked)
         first = _order_one(net, X, y, X_test, spectrum, clock, chosen, method, highest)
         if by_path:
             tests, errors = with_path(first.tests, first.tensors, kernels, solved, y, chosen_loss, draws, seed)

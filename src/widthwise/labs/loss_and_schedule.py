@@ -107,7 +107,7 @@ def end_differences() -> dict[str, tuple[float, float]]:
             [p[f"mean1{part}"].values[0, pair.test] if f"mean1{part}" in p else 0.0 for p in ends]
             for part in ("", "_se")
         )
-        found[name] = means[0] - means[1], float(np.hypot(*errors))
+        found[name] = means[0] - means[1], float(np.hypot(errors[0], errors[1]))
     return found
 
 

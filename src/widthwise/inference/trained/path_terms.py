@@ -132,9 +132,9 @@ def fifth_degree_rule(size: int) -> tuple[np.ndarray, np.ndarray]:
 class Paths(NamedTuple):
     """B (draws, j, b, k, c), its derivative (…, m, d) and the three cubes (draws, j, b, k, c, m, d): C, E and a B."""
 
-    B: np.ndarray
-    slope: np.ndarray
-    cubes: np.ndarray
+    B: Any
+    slope: Any
+    cubes: Any
 
 
 @jax.jit
