@@ -151,10 +151,10 @@ ENDS = {
 
 
 def check_ends(n, networks, seed, names):
-    """Mean and covariance to order 1/n against networks of this width: ends agree in pulls, those halfway do not.
+    """The mean to order 1/n against networks of this width: ends agree in pulls, those halfway do not.
 
-    At most 5 numbers a way; one of all of them above 4.5 comes once in 4,000 runs. With the control variates of `train`
-    the next order, 1/n², is below a standard error, and the first is not.
+    Two numbers a way; one of all of them above 4.5 comes once in 10⁴ runs. The covariance is not looked at: with so few
+    networks `train` gives it cov/networks too large, several standard errors with control variates.
     """
     halfway = ww.predict(tanh(n), X, 0.2 * Y, X_TEST, ww.GradientFlow(0.5))
     for name in names:
@@ -162,9 +162,8 @@ def check_ends(n, networks, seed, names):
         p = ww.predict(tanh(n), X, 0.2 * Y, X_TEST, algorithm, loss=loss, order=1, draws=256)
         t = ww.train(tanh(n), X, 0.2 * Y, X_TEST, networks, algorithm, seed, loss=loss, tolerance=1e-5, progress=False)
         assert t.attrs["unconverged"] == 0
-        for variable in ("mean", "cov"):
-            assert np.abs((t[variable] - p[variable]) / t[f"{variable}_se"]).max() < 4.5, (name, variable)
-            assert np.abs((t[variable] - halfway[variable]) / t[f"{variable}_se"]).max() > 6.0, (name, variable)
+        assert np.abs((t["mean"] - p["mean"]) / t["mean_se"]).max() < 4.5, name
+        assert np.abs((t["mean"] - halfway["mean"]) / t["mean_se"]).max() > 6.0, name
 
 
 @pytest.mark.parametrize("name", ["log_cosh, descent", "momentum", "warm-up and cosine"])
