@@ -36,6 +36,7 @@ FACTOR_OF_TWO = {
     "lazy-vs-rich": Mutation("return float(net.C_W[1] * Theta_1**2", "return float(2 * net.C_W[1] * Theta_1**2"),
     "learning-rate": Mutation("stationary = CONSTANT * NOISE**2", "stationary = 2 * CONSTANT * NOISE**2", quick=False),
     "linear-regions": Mutation("expected = special.expected_kinks", "expected = 2 * special.expected_kinks"),
+    "loss-and-schedule": Mutation("= means[0] - means[1],", "= 2 * (means[0] - means[1]),", quick=False),
     "marchenko-pastur": Mutation("return 4 * P * (", "return 8 * P * ("),
     "max-margin": Mutation("1.0 / machine.margin", "2.0 / machine.margin"),
     "neural-collapse": Mutation("return (1.0 - 1.0 / classes) /", "return 2.0 * (1.0 - 1.0 / classes) /", quick=False),

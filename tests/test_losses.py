@@ -108,6 +108,16 @@ class TestPaths:
         squared = ww.predict(tanh(512), X, SIGNS, X_TEST, algorithm)
         assert np.abs((t["mean"] - squared["mean"]) / error).max() > 8.0
 
+    def test_compare_adds_the_errors_of_draws_to_those_of_networks(self):
+        data = tanh(64), X, SIGNS, X_TEST
+        p = ww.predict(*data, ww.GradientDescent(0.3, 5), loss="logistic", draws=64)
+        t = ww.train(*data, networks=8, algorithm=ww.GradientDescent(0.3, 5), loss="logistic", progress=False)
+        row = next(row for row in ww.compare(p, t) if row.variable == "mean")
+        at = tuple(map(int, row.worst_entry.split(",")))
+        both = np.hypot(t["mean_se"].values[at], p["mean_se"].values[at])
+        assert row.standard_error == pytest.approx(both)
+        assert both > t["mean_se"].values[at]
+
 
 class TestBadInput:
     @pytest.mark.parametrize(
@@ -131,5 +141,14 @@ class TestBadInput:
     def test_unknown_names_and_order_one(self):
         with pytest.raises(UnknownName, match="Did you mean 'cross_entropy'"):
             ww.predict(tanh(8), X, Y, X_TEST, loss="crossentropy")
-        with pytest.raises(InvalidInput, match="'huber' with order=1; expected 'squared'. .* `train` measures it"):
-            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", order=1)
+        for loss, targets, how in (
+            ("huber", Y, ww.GradientFlow(2.0)),
+            ("huber", Y, ww.NewtonStep()),
+            ("logistic", SIGNS, ww.GradientDescent(0.1, 5)),
+        ):
+            with pytest.raises(InvalidInput, match=f"loss='{loss}' with .* with order=1; .* `train` measures it"):
+                ww.predict(tanh(8), X, targets, X_TEST, how, loss=loss, order=1)
+        with pytest.raises(InvalidInput, match="and cumulants=4 with order=1"):
+            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", cumulants=4)
+        with pytest.raises(InvalidInput, match="method: got 'tiles' for loss='huber'"):
+            ww.predict(tanh(8), X, Y, X_TEST, loss="huber", order=1, method="tiles")

@@ -110,8 +110,11 @@ def test_order_one_follows_a_schedule_and_says_what_it_cannot_follow():
     listed = ww.predict(NET, X, Y, X_TEST, ww.GradientDescent([0.3] * 6), order=1)
     for name in ("mean1", "cov1", "train_mean1"):
         assert np.allclose(constant[name], listed[name], rtol=1e-10, atol=1e-10)
+    for algorithm in (ww.Momentum(0.1, steps=5), ww.SGD(0.1, 2), ww.GradientFlow(weight_decay=0.1)):
+        with pytest.raises(InvalidInput, match=r"with order=1; expected .* measure it with `train`"):
+            ww.predict(NET, X, Y, X_TEST, algorithm, order=1)
     with pytest.raises(InvalidInput, match=r"Momentum.* with order=1; expected .* measure it with `train`"):
-        ww.predict(NET, X, Y, X_TEST, ww.Momentum(0.1), order=1)
+        ww.compare_algorithms(NET, X, Y, X_TEST, [ww.Momentum(0.1)])
 
 
 class TestBadInput:

@@ -166,3 +166,41 @@ def test_a_narrow_page_gets_panels_below_each_other(kernels):
 def test_a_figure_of_the_wrong_dataset_is_refused(draw, said):
     with pytest.raises(InvalidInput, match=said):
         draw()
+
+
+class TestTrained:
+    """Figures of what training leaves open: density, cumulants, drawn functions."""
+
+    DATA = ([[-1.0], [1.0]], [0.5, 0.7])
+    WIDE = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
+
+    def test_the_density_is_divided_by_the_gaussian_on_the_right(self):
+        d = ww.trained_density(self.WIDE, *self.DATA, [0.3])
+        left, right = d.ww.plot().axes
+        assert np.allclose(left.lines[0].get_ydata(), d["density"])
+        z = right.lines[0].get_xdata()
+        assert np.allclose(right.lines[0].get_ydata(), (d["density"] / d["gaussian"]).sel(z=z))
+        assert np.allclose(right.lines[1].get_ydata(), 1.0)
+
+    def test_cumulants_stand_beside_those_of_networks(self):
+        p = ww.predict(self.WIDE, *self.DATA, [[0.3], [2.0]], cumulants=4)
+        t = ww.train(self.WIDE, *self.DATA, [[0.3], [2.0]], networks=8, progress=False)
+        figure = p.ww.plot_cumulants(t)
+        for axis, name in zip(figure.axes, ("kappa3", "kappa4"), strict=True):
+            assert np.allclose(axis.lines[1].get_ydata(), p[name][0])
+            assert np.allclose(axis.containers[0][0].get_ydata(), t[name][0])
+        with pytest.raises(InvalidInput, match=r"no kappa3 in one of them; expected Datasets of predict\(cumulants"):
+            plots.plot_cumulants(ww.predict(self.WIDE, *self.DATA, [[0.3]]))
+
+    def test_bands_hold_their_share_of_drawn_functions(self):
+        x = np.array([1.0, -1.0, 0.0])
+        drawn = ww.sample_prior(self.WIDE, x[:, None], draws=300, order=1)
+        axis = drawn.ww.plot(x).axes[0]
+        assert np.allclose(axis.lines[-1].get_ydata(), np.median(drawn.values[:, 0, [1, 2, 0]], axis=0))
+        band = axis.collections[0].get_paths()[0].vertices
+        at_zero = band[band[:, 0] == 0.0][:, 1]
+        within = (drawn.values[:, 0, 2] >= at_zero.min()) & (drawn.values[:, 0, 2] <= at_zero.max())
+        assert within.mean() == pytest.approx(0.95, abs=0.01)
+        for bad, message in (({"x": [1.0]}, "x: got 1 numbers"), ({"output": 1}, "output: got 1")):
+            with pytest.raises(InvalidInput, match=message):
+                plots.plot_functions(drawn, **bad)

@@ -149,7 +149,8 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
 
     Networks of width n have K + G1/n and Theta + H1/n: these are compared where the theory holds G1 and H1 and the
     measurement is one at finite width, otherwise K and Theta themselves. All else is compared as it stands, and
-    differs by a remainder of relative order 1/n. Verdicts:
+    differs by a remainder of relative order 1/n. A prediction over draws, such as a path under another loss, has errors
+    of its own, which are added in squares. Verdicts:
 
     - "agrees": the probability is at least `level`;
     - "agrees after the next order in 1/n": the measurement at its largest width is off, and the difference falls with
@@ -214,6 +215,9 @@ def _row_of(
     name: str, layer: int | None, theory: xr.Dataset, measured: tuple[xr.Dataset, ...], level: float
 ) -> ComparisonRow:
     found = read(measured, name, layer)
+    if f"{name}_se" in theory:  # a prediction over draws scatters too
+        scatter = predicted_at(theory, f"{name}_se", layer, None)
+        found = found._replace(reading=found.reading._replace(error=np.hypot(found.reading.error, scatter)))
     value, error, n = found.reading
     predicted = predicted_at(theory, name, layer, n)
     if predicted.shape != value.shape:

@@ -19,7 +19,7 @@ from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_exis
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.inference.linear_training import LinearAlgorithm, decay_of
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Adam, Dense, GradientFlow, Network, check_network, check_targets
+from widthwise.network import MLP, Adam, Dense, GradientFlow, Momentum, Network, check_network, check_targets
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
@@ -210,8 +210,8 @@ def check_data(net: Network, X_train: Any, y_train: Any, X_test: Any) -> tuple[n
     return X, y, tests
 
 
-def check_algorithm(algorithm: Any, finite: bool = True) -> Any:
-    """An algorithm that is solved at infinite width, or with `finite` to order 1/n."""
+def check_algorithm(algorithm: Any, finite: bool = True, *, momentum: bool = False) -> Any:
+    """An algorithm that is solved at infinite width, or with `finite` to order 1/n; `momentum` to convergence too."""
     if algorithm is None:
         return GradientFlow()
     if isinstance(algorithm, Adam):
@@ -228,9 +228,14 @@ def check_algorithm(algorithm: Any, finite: bool = True) -> Any:
             "Decay towards zero moves parameters, and the kernel with them, at order one: no linearised network "
             "describes it. `train` measures it.",
         )  # fmt: skip
-    if finite and (not isinstance(algorithm, Algorithm) or decay_of(algorithm) > 0.0):
+    solved = isinstance(algorithm, Algorithm) or (
+        momentum and isinstance(algorithm, Momentum) and algorithm.steps is None and algorithm.batch_size is None
+    )
+    if finite and (not solved or decay_of(algorithm) > 0.0):
+        more = ", or Momentum on full batches to convergence" if momentum else ""
         raise InvalidInput(
-            "algorithm", f"{algorithm!r} with order=1", "GradientFlow, GradientDescent or NewtonStep, undecayed",
+            "algorithm", f"{algorithm!r} with order=1",
+            f"GradientFlow, GradientDescent or NewtonStep{more}, undecayed",
             "Take order=0, or measure it with `train`.",
         )  # fmt: skip
     return algorithm

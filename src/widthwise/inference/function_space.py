@@ -32,7 +32,7 @@ PAIR_BLOCKS, DRAWS_ROOM = 32, 1 << 24
 #: Error of a step relative to 1 + |a|, and steps after which a path is given up.
 PATH_ACCURACY, MOST_PATH_STEPS = 1e-9, 100_000
 #: Shampine's coefficients: γ, then stages, couplings, weights and weights of the error.
-_GAMMA = 0.5
+GAMMA = 0.5
 _STAGES = ((), (2.0,), (48 / 25, 6 / 25), (48 / 25, 6 / 25, 0.0))
 _COUPLINGS = ((), (-8.0,), (372 / 25, 12 / 5), (-112 / 125, -54 / 125, -2 / 5))
 _WEIGHTS, _ERRORS = (19 / 9, 1 / 2, 25 / 108, 125 / 108), (17 / 54, 7 / 36, 0.0, 125 / 108)
@@ -45,7 +45,7 @@ class Draws(NamedTuple):
     fitted: np.ndarray
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
     """What does not change from draw to draw."""
 
     loss: Loss
@@ -58,6 +58,19 @@ class _Problem(NamedTuple):
         slope = self.loss.slope(start - a @ self.Theta, self.y)
         return slope - decay_of(self.algorithm) * a if self.algorithm.weight_decay is not None else slope
 
+    def shifted(self, a, start, h):
+        """1/(γh) + DΘ + w, D the second derivative of the loss, over (outputs, train) twice, factorised."""
+        D, size = self.loss.hessian(start - a @ self.Theta, self.y), start.size
+        decay = 0.0 if self.algorithm.weight_decay is None else self.algorithm.weight_decay
+        curved = jnp.einsum("aij,ab->iajb", D, self.Theta).reshape(size, size)
+        return jax.scipy.linalg.lu_factor((1.0 / (GAMMA * h) + decay) * jnp.eye(size) + curved)
+
+
+def root(K: np.ndarray) -> np.ndarray:
+    """R with RᵀR = K: normal numbers times R have the covariance K."""
+    values, vectors = np.linalg.eigh(K)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))).T
+
 
 def train_draws(
     loss: Loss, algorithm: Any, K: np.ndarray, Theta: np.ndarray, y: np.ndarray, draws: int, seed: int
@@ -65,15 +78,13 @@ def train_draws(
     """Train from the outputs zero, and from pairs of draws of N(0, K); y is (train, outputs)."""
     each = 8 * 16 * y.size
     require_memory(each * draws, f"{draws} draws of outputs", lambda limit: f"What would fit: {limit // each} draws.")
-    values, vectors = np.linalg.eigh(K)
     normal = np.random.default_rng(seed).standard_normal((draws // 2, y.shape[1], len(y)))
-    half = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
     # each draw beside its opposite, so that a block holds whole pairs
-    pairs = np.stack([half, -half], axis=1).reshape(-1, *half.shape[1:])
-    start = np.concatenate([np.zeros((1, *half.shape[1:])), pairs])
+    pairs = np.stack([normal, -normal], axis=1).reshape(-1, *normal.shape[1:])
+    start = np.concatenate([np.zeros((1, *normal.shape[1:])), pairs]) @ root(K)
     keys = jax.random.split(jax.random.key(seed), len(start))
     together = power_of_two(DRAWS_ROOM / (4 * y.size**2 + 64 * y.size), 1, 1024)
-    problem = _Problem(loss, algorithm, jnp.asarray(Theta), jnp.asarray(y.T))
+    problem = Problem(loss, algorithm, jnp.asarray(Theta), jnp.asarray(y.T))
     fitted, steps = _train_all(problem, jnp.asarray(start), keys, together)
     if not np.isfinite(np.asarray(fitted)).all() or np.any(np.asarray(steps) >= MOST_PATH_STEPS):
         raise InvalidInput(
@@ -84,12 +95,12 @@ def train_draws(
 
 
 @partial(jax.jit, static_argnums=3)
-def _train_all(problem: _Problem, start, keys, together: int):
+def _train_all(problem: Problem, start, keys, together: int):
     one = _flow if isinstance(problem.algorithm, GradientFlow) else _descend
     return jax.lax.map(lambda each: one(problem, *each), (start, keys), batch_size=together)
 
 
-def _descend(problem: _Problem, start, key):
+def _descend(problem: Problem, start, key):
     """a after the algorithm's steps, on batches where it has them."""
     algorithm, inputs = problem.algorithm, start.shape[1]
     size = getattr(algorithm, "batch_size", None) or inputs
@@ -111,55 +122,57 @@ def _descend(problem: _Problem, start, key):
 
 
 class _State(NamedTuple):
-    a: Any
+    at: Any
     time: Any
     step: Any
     steps: Any
 
 
-def _flow(problem: _Problem, start, _key):
+def _flow(problem: Problem, start, _key):
     """a after the algorithm's time, and steps taken."""
-    goal, size = problem.algorithm.time, start.size
+    end = rosenbrock(
+        lambda flat: problem.force(flat.reshape(start.shape), start).ravel(),
+        lambda flat, h: partial(jax.scipy.linalg.lu_solve, problem.shifted(flat.reshape(start.shape), start, h)),
+        jnp.zeros(start.size),
+        1e-3 / (jnp.trace(problem.Theta) + 1e-300),
+        lambda state: state.time < problem.algorithm.time,
+        problem.algorithm.time,
+    )
+    return end.at.reshape(start.shape), end.steps
 
-    def force(flat):
-        return problem.force(flat.reshape(start.shape), start).ravel()
 
-    def jacobian(flat):
-        """−DΘ − w, over (outputs, train) twice."""
-        D = problem.loss.hessian(start - flat.reshape(start.shape) @ problem.Theta, problem.y)
-        J = -jnp.einsum("aij,ab->iajb", D, problem.Theta).reshape(size, size)
-        decay = problem.algorithm.weight_decay
-        return J if decay is None else J - decay * jnp.eye(size)
+def rosenbrock(force, solver, start, first_step, unfinished, goal: Any = jnp.inf) -> _State:
+    """Integrate d(at)/dt = force(at) up to a time, or for as long as it is `unfinished`.
+
+    `solver(at, h)` is the function that solves (1/(γh) − Jacobian) g = right.
+    """
 
     def advance(state: _State) -> _State:
-        h = jnp.minimum(state.step, goal - state.time)
-        factor = jax.scipy.linalg.lu_factor(jnp.eye(size) / (_GAMMA * h) - jacobian(state.a))
-        stages = []
+        # a step has no derivative: paths that start elsewhere are followed by the same steps
+        h = jax.lax.stop_gradient(jnp.minimum(state.step, goal - state.time))
+        solve, stages = solver(state.at, h), []
         for stage, coupling in zip(_STAGES, _COUPLINGS, strict=True):
-            at = state.a + sum(c * g for c, g in zip(stage, stages, strict=True))
+            at = state.at + sum(c * g for c, g in zip(stage, stages, strict=True))
             right = force(at) + sum(c * g for c, g in zip(coupling, stages, strict=True)) / h
-            stages.append(jax.scipy.linalg.lu_solve(factor, right))
-        moved = state.a + sum(w * g for w, g in zip(_WEIGHTS, stages, strict=True))
+            stages.append(solve(right))
+        moved = state.at + sum(w * g for w, g in zip(_WEIGHTS, stages, strict=True))
         off = sum(w * g for w, g in zip(_ERRORS, stages, strict=True))
-        wrong = jnp.max(jnp.abs(off) / (1.0 + jnp.abs(state.a))) / PATH_ACCURACY
+        wrong = jax.lax.stop_gradient(jnp.max(jnp.abs(off) / (1.0 + jnp.abs(state.at))) / PATH_ACCURACY)
         good = jnp.isfinite(wrong) & (wrong <= 1.0)
         # a fourth-order step, controlled by one of third order
         factor_of_step = jnp.clip(
             0.9 * jnp.where(jnp.isfinite(wrong), jnp.maximum(wrong, 1e-12), 1e12) ** -0.25, 0.2, 4.0
         )
         return _State(
-            jnp.where(good, moved, state.a),
+            jnp.where(good, moved, state.at),
             jnp.where(good, state.time + h, state.time),
             h * factor_of_step,
             state.steps + 1,
         )
 
-    def unfinished(state: _State):
-        return (state.time < goal) & (state.steps < MOST_PATH_STEPS)
-
-    first = 1e-3 / (jnp.trace(problem.Theta) + 1e-300)
-    end = jax.lax.while_loop(unfinished, advance, _State(jnp.zeros(size), 0.0, first, 0))
-    return end.a.reshape(start.shape), end.steps
+    return jax.lax.while_loop(
+        lambda state: unfinished(state) & (state.steps < MOST_PATH_STEPS), advance, _State(start, 0.0, first_step, 0)
+    )
 
 
 class FunctionMoments(NamedTuple):

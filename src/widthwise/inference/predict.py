@@ -20,9 +20,9 @@ from widthwise.flow.tensors.quadruple_flow import QuadrupleFlow
 from widthwise.flow.tensors.tensor_flow import FiniteFlow
 from widthwise.inference import corrections
 from widthwise.inference.cost import warn_of_cost
-from widthwise.inference.function_space import path_moments, train_draws
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
 from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
+from widthwise.inference.path_solutions import AT_TRAINING, TRAIN_PAIRS, check_path_order, path_solution, with_path
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
@@ -34,22 +34,11 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.network import (
-    MLP,
-    Network,
-    NewtonStep,
-    check_integer,
-    check_network,
-    check_seed,
-    check_targets,
-    plain,
-)
-from widthwise.network.losses import Loss, check_loss
+from widthwise.network import MLP, Momentum, Network, NewtonStep, check_network, check_targets, plain
+from widthwise.network.losses import check_loss
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
-
-_AT_TRAINING, _TRAIN_PAIRS = ("output", "train"), ("output", "train", "output_", "train_")
 
 
 def predict(
@@ -76,12 +65,13 @@ def predict(
     algorithm : `GradientFlow()` (default), `GradientDescent(learning_rate)`, `Momentum` or `SGD`, to convergence or for
         a given time; or `NewtonStep()`, which fits the training data in one step. Trained to convergence all end alike
         at infinite width. Batches of `SGD` scatter: their noise is in the covariance. With order=1: flow, descent or
-        a Newton step, without weight decay.
+        a Newton step, or momentum on full batches to convergence; all without weight decay.
     order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
     loss : "squared", ½Σ(z−y)² (default), "huber", "log_cosh", "logistic" or "exponential" (targets ±1), "cross_entropy"
         (targets are probabilities of the classes), or a function of z and y of one input, (outputs,) each, in
         jax.numpy. Trained to convergence, every loss whose only stationary point is z = y ends alike at infinite width,
-        in closed form. For a given time, or steps, the path is integrated in function space. With order=1: "squared".
+        in closed form. For a given time, or steps, the path is integrated in function space. With order=1: "squared",
+        or to convergence every other loss that ends at z = y: there its path counts (`inference.trained.path_terms`).
     method : how order 1 is summed. "full" holds every tensor on all training and test inputs, memory like N⁴; "tiles"
         carries a part of the quadruples of inputs to the output at a time, sums it and drops it, memory like N³.
         "auto" takes "full" where that is smaller, up to 67 inputs in all at depth 3, and for activations too sharp for
@@ -99,7 +89,7 @@ def predict(
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
     With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
     path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
-    whose path is not random. The attribute `solution` says how the end was found.
+    whose path is not random; with order=1 mean1_se, cov1_se too. The attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -115,12 +105,10 @@ def predict(
     finite = order == 1 or highest > 2
     net = corrections.network_for(int(finite), net)
     X, y, X_test = corrections.check_data(net, X_train, y_train, X_test)
-    solved, chosen_loss = corrections.check_algorithm(algorithm, finite), check_loss(loss, y)
-    if finite and not chosen_loss.is_squared:
-        raise InvalidInput(
-            "loss", f"{chosen_loss.name!r} with order=1", "'squared'",
-            "Under another loss the errors do not decay mode by mode, and 1/n does not close; `train` measures it.",
-        )  # fmt: skip
+    solved, chosen_loss = corrections.check_algorithm(algorithm, finite, momentum=highest == 2), check_loss(loss, y)
+    by_path = finite and (isinstance(solved, Momentum) or not chosen_loss.is_squared)
+    if by_path:
+        method = check_path_order(solved, chosen_loss, method, highest)
     chosen = corrections.choose_method(net, len(X) + len(X_test), method, highest) if finite else method
     between = partial(output_kernels, net, kernel=check_kernel(kernel, order))
     (K_AA, Theta_AA, _), (K_xA, Theta_xA, _) = between(X), between(X_test, X)
@@ -140,20 +128,28 @@ def predict(
         if not chosen_loss.is_squared:
             details["solution"] = "closed form: the only stationary point is z = y, where every such loss ends"
     else:
-        (mean, cov), more = _path_solution(kernels, solved, y, chosen_loss, draws, seed)
+        (mean, cov), more = path_solution(kernels, solved, y, chosen_loss, draws, seed)
         details |= {"solution": "integrated in function space", "draws": draws, "seed": seed}
     means, covariances = [mean], [cov]
     if finite:
         variance = float(np.einsum("ixix->", cov)) / mean.size
-        warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)
-        first = _order_one(net, X, y, X_test, spectrum, Clock.of(solved), chosen, method, highest)
+        warn_of_cost(net, len(X), len(X_test), solved, spectrum, variance)  # pyright: ignore[reportArgumentType]
+        clocked: Any = NewtonStep() if by_path else solved
+        clock = Clock.of(clocked)
+        first = _order_one(net, X, y, X_test, spectrum, clock, chosen, method, highest)
+        if by_path:
+            tests, errors = with_path(first.tests, first.tensors, kernels, solved, y, chosen_loss, draws, seed)
+            first = first._replace(tests=tests)
+            for name, error in (("mean", errors.mean), ("cov", errors.covariance)):
+                dims = TEST_PAIRS[: error.ndim]
+                more |= {f"{name}1_se": (dims, error), f"{name}_se": (dims, error / net.n)}
         details |= first.details
         more |= {f"kappa{degree}": (corrections.AT_TESTS, value) for degree, value in first.cumulants.items()}
     if order == 1:
         means.append(first.tests.mean)
         covariances.append(first.tests.covariance)
-        more["train_mean1"] = (_AT_TRAINING, first.training.mean)
-        more["train_cov1"] = (_TRAIN_PAIRS, first.training.covariance)
+        more["train_mean1"] = (AT_TRAINING, first.training.mean)
+        more["train_cov1"] = (TRAIN_PAIRS, first.training.covariance)
     variables = corrections.moment_variables(net, means, covariances, np.linalg.norm(kernels.K_xx))
     return label(variables | more, net, **details)
 
@@ -162,36 +158,20 @@ def _linear_solution(kernels: KernelBlocks, spectrum: Spectrum, algorithm: Linea
     """Mean and covariance at the tests, and variables at the training inputs."""
     by = TrainedMap.of(algorithm, spectrum, kernels.K_AA, kernels.Theta_AA, y)
     mean, cov = kernels.at_training.trained(y, by)
-    return kernels.trained(y, by), {"train_mean0": (_AT_TRAINING, mean), "train_cov0": (_TRAIN_PAIRS, cov)}
-
-
-def _path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Loss, draws: Any, seed: Any):
-    """The same with standard errors, over draws of the initial outputs."""
-    draws = check_integer("draws", draws, 64, expected="an integer of at least 64")
-    if isinstance(algorithm, NewtonStep):
-        raise InvalidInput("algorithm", f"NewtonStep() with loss={loss.name!r}", "a time, or a number of steps")
-    start = train_draws(loss, algorithm, kernels.K_AA, kernels.Theta_AA, y, draws, check_seed(seed))
-    tests, training = (
-        path_moments(start, part.K_AA, part.K_xA, part.K_xx, part.Theta_xA) for part in (kernels, kernels.at_training)
-    )
-    more: dict[str, Any] = {
-        "mean_se": (corrections.AT_TESTS, tests.mean_se),
-        "cov_se": (TEST_PAIRS, tests.cov_se),
-        "from_zero": (corrections.AT_TESTS, tests.from_zero),
-        "train_mean0": (_AT_TRAINING, training.mean),
-        "train_cov0": (_TRAIN_PAIRS, training.cov),
-        "train_from_zero": (_AT_TRAINING, training.from_zero),
-    }
-    return (tests.mean, tests.cov), more
+    return kernels.trained(y, by), {"train_mean0": (AT_TRAINING, mean), "train_cov0": (TRAIN_PAIRS, cov)}
 
 
 class _OrderOne(NamedTuple):
-    """Coefficients of 1/n at test and at training inputs, those of higher cumulants by degree, and how they came."""
+    """Coefficients of 1/n at test and at training inputs, those of higher cumulants by degree, and how they came.
+
+    `tensors` of the output layer on all inputs are empty where they were summed in tiles.
+    """
 
     tests: OutputMoments
     training: OutputMoments
     cumulants: dict[int, np.ndarray]
     details: dict[str, Any]
+    tensors: dict[str, np.ndarray]
 
 
 def _order_one(
@@ -207,7 +187,7 @@ def _order_one(
                 tests, training = contracted_moments(tiled, spectrum, y, clock)
                 corrections.warn_if_inaccurate(tiled.error, 4)
                 details = {"route": "Hermite planes", "numerical_error": tiled.error, "method": "tiles"}
-                return _OrderOne(tests, training, {}, details)
+                return _OrderOne(tests, training, {}, details, {})
         if asked == "tiles":
             names = dict.fromkeys(sigma.name for sigma in net.activations)
             raise InvalidInput(
@@ -218,10 +198,11 @@ def _order_one(
             )
         corrections.require_tensors(net, len(inputs), corrections.TRAINING_TENSORS)
     flow = corrections.joint_flow(net, X, X_test, corrections.tensors_up_to(highest))
-    basis = Basis.of(spectrum, flow.Theta[-1], corrections.at_output(flow), y)
+    tensors = corrections.at_output(flow)
+    basis = Basis.of(spectrum, flow.Theta[-1], tensors, y)
     (_, tests), (_, training) = moments_at_tests(basis, clock), moments_at_training(basis, clock)
     details = {"route": flow.route, "numerical_error": flow.error, "method": "full"}
-    return _OrderOne(tests, training, cumulants_at_tests(basis, clock, highest), details)
+    return _OrderOne(tests, training, cumulants_at_tests(basis, clock, highest), details, tensors)
 
 
 def max_learning_rate(net: Network, X_train: Any) -> float:

@@ -12,3 +12,6 @@ from widthwise.plots.densities import plot_output_density as plot_output_density
 from widthwise.plots.densities import plot_running as plot_running
 from widthwise.plots.style import save_figure as save_figure
 from widthwise.plots.style import svg_text as svg_text
+from widthwise.plots.trained import plot_cumulants as plot_cumulants
+from widthwise.plots.trained import plot_functions as plot_functions
+from widthwise.plots.trained import plot_trained_density as plot_trained_density

@@ -19,6 +19,7 @@ _BY_KIND = {
     "train": "plot_predictions",
     "phase diagram": "plot_phase",
     "learning curves": "plot_learning_curves",
+    "trained_density": "plot_trained_density",
 }
 
 
@@ -70,5 +71,28 @@ class Figures:
     def plot_learning_curves(self, measurement: xr.Dataset | None = None) -> Any:
         return self._draw("plot_learning_curves", self._dataset, measurement)
 
+    def plot_cumulants(self, measurement: xr.Dataset | None = None) -> Any:
+        return self._draw("plot_cumulants", self._dataset, measurement)
+
+    def plot_trained_density(self) -> Any:
+        return self._draw("plot_trained_density", self._dataset)
+
     def _draw(self, name: str, *arguments: Any, **options: Any) -> Any:
         return getattr(import_module("widthwise.plots"), name)(*arguments, **options)
+
+
+@xr.register_dataarray_accessor("ww")
+class FunctionFigures:
+    """`drawn.ww.plot(x)`: the figure of functions that `sample_prior` or `sample_posterior` drew.
+
+    >>> import widthwise as ww
+    >>> drawn = ww.sample_prior(ww.MLP([1, 8, 1], "relu", C_W=2.0), [[1.0], [2.0]], draws=50)
+    >>> drawn.ww.plot([1.0, 2.0]).axes[0].get_title(loc="left")
+    'prior, infinite width'
+    """
+
+    def __init__(self, drawn: xr.DataArray):
+        self._drawn = drawn
+
+    def plot(self, x: Any = None, output: int = 0) -> Any:
+        return getattr(import_module("widthwise.plots"), "plot_functions")(self._drawn, x, output)  # noqa: B009

@@ -209,7 +209,9 @@ def flow(
         )
 
     start = _linear_part(net, layers, X, y, by.loss)
-    first = FIRST_STEP / jnp.maximum(start.values[-1], 1e-300)
+    # far from the targets a loss may have no curvature; that of squared loss is no more than the trace of Ĥ
+    trace = 0.0 if by.loss.is_squared else jnp.einsum("iaia->", kernel(start.at))
+    first = FIRST_STEP / jnp.maximum(jnp.maximum(start.values[-1], trace), 1e-300)
     state = _FlowState(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
     end = jax.lax.while_loop(unfinished, advance, state)
     return Trained(end.layers, end.steps, end.time >= goal if time is not None else end.residual < tolerance)

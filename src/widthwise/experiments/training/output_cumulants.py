@@ -20,9 +20,20 @@ def estimates(sums: Sums, n: int) -> dict[str, Estimate]:
     for kind in ("", "plain_"):
         first, second, third, fourth = (values.pop(kind + name) for name in ("first", "second", "third", "fourth"))
         values[f"{kind}mean"] = first
-        values[f"{kind}cov"] = free * (second - np.einsum("rix,rjy->rixjy", first, first))
+        values[f"{kind}cov"] = second - np.einsum("rix,rjy->rixjy", first, first)
+        if kind:
+            values[f"{kind}cov"] = free * values[f"{kind}cov"]
+        else:
+            # a mean with control variates scatters by less than cov/networks
+            values["cov"] = values["cov"] + _scatter_of_mean(first)
         square = np.einsum("rixix->rix", second)
         lower = 4.0 * third * first + 3.0 * square**2 - 12.0 * square * first**2 + 6.0 * first**4
         values[f"{kind}kappa3"] = n * (third - 3.0 * square * first + 2.0 * first**3)
         values[f"{kind}kappa4"] = n * (fourth - lower)
     return {name: jackknife(value) for name, value in values.items()}
+
+
+def _scatter_of_mean(replicates: np.ndarray) -> np.ndarray:
+    """Covariance of a mean (i, x) from its replicates, by the jackknife: (i, x, j, y)."""
+    away = replicates[1:] - replicates[1:].mean(axis=0)
+    return (len(away) - 1) / len(away) * np.einsum("rix,rjy->ixjy", away, away)
