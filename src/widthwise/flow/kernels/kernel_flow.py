@@ -108,10 +108,10 @@ def through_block(
     """
     kept = Kept()
     for place, layer in enumerate(block):
-        if callable(variances):  # a dense layer reads none
-            K_aa, K_bb = (None, None) if type(layer) is Dense else variances(K)
-        else:
+        if isinstance(variances, list):
             K_aa, K_bb = variances[place]
+        else:  # a dense layer reads none
+            K_aa, K_bb = (None, None) if type(layer) is Dense else variances(K)
         here, behind = sites[place : place + 2] if sites else (NO_POSITIONS, NO_POSITIONS)
         known = own[place] if own else None
         pair = Pair(K_aa, K, K_bb, Theta, partial(mean, place, K_aa, K, K_bb), kept, here, behind, own=known)
