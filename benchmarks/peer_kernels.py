@@ -35,11 +35,17 @@ for _ in range(repeats + 1):
     start = time.perf_counter()
     result = jax.block_until_ready(kernels(X))
     times.append(time.perf_counter() - start)
+plain = []
+for _ in range(5 if inputs <= 100 and activation != "tanh" else 0):
+    start = time.perf_counter()
+    jax.block_until_ready(network(X, None, ("nngp", "ntk")))
+    plain.append(time.perf_counter() - start)
 print(
     json.dumps(
         {
             "seconds": min(times[1:] or times),
             "first": times[0],
+            "plain": min(plain, default=None),
             "peak_mb": peak_mb() - before,
             "nngp": np.asarray(result.nngp)[:8, :8].tolist(),
             "ntk": np.asarray(result.ntk)[:8, :8].tolist(),

@@ -6,7 +6,8 @@ Depth 3, width 64, four test inputs, 100 steps of gradient descent at half the s
 runs in a process of its own; peak memory is what it adds to that of the imports, compiled code included. `s.e.` is the
 standard error of the ensemble's mean over the correction mean1/n, both root mean squares over the tests; `as good` is
 the time in which `train` would know that correction to a tenth, over the time of the prediction. `rms pull` compares
-the two means: the theory leaves out order 1/n², so that it may exceed one when the ensemble is large.
+the two means: the theory leaves out order 1/n², so that it may exceed one when the ensemble is large. `said` is what
+`predict` would estimate before it starts over what was measured: of itself (the quicker of both ways), and of `train`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from common import best_time, describe_machine, peak_mb, run_apart, scaling_expo
 HERE = Path(__file__).resolve()
 TESTS, WIDTH, STEPS, SHARE = 4, 64, 100, 0.1
 HEAD = ("N", "tiles s", "first s", "MB", "full s", "MB", "full/tiles", "differ", "train s", "MB", "s.e.", "as good",
-        "rms pull")  # fmt: skip
+        "rms pull", "said", "said")  # fmt: skip
 
 
 def network(activation: str, width: int = WIDTH):
@@ -43,6 +44,7 @@ def data(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def run_one(way: str, activation: str, count: int, networks: int) -> None:
     """One way at one size, in this process; prints a JSON object."""
     import widthwise as ww
+    from widthwise.inference.cost import order_one_seconds, training_seconds
 
     warnings.simplefilter("ignore", ww.errors.ExpansionWarning)
     net, given = network(activation), data(count)
@@ -58,9 +60,12 @@ def run_one(way: str, activation: str, count: int, networks: int) -> None:
 
     first = best_time(call, 1)
     seconds = best_time(call, 1) if first < 120.0 else first
+    said = order_one_seconds(net, count, TESTS)
+    if way == "train":
+        said = training_seconds(net, count + TESTS, STEPS, networks)
     out, kept = made["out"], {"mean": None, "mean_se": None, "mean1": None, "cov1": None}
     arrays = {name: out[name].values.ravel().tolist() for name in kept if name in out}
-    print(json.dumps({"seconds": seconds, "first": first, "peak_mb": peak_mb() - before, **arrays}))
+    print(json.dumps({"seconds": seconds, "first": first, "said": said, "peak_mb": peak_mb() - before, **arrays}))
 
 
 def row_of(count: int, tiles: dict, full: dict | None, trained: dict | None) -> list[str]:
@@ -72,12 +77,14 @@ def row_of(count: int, tiles: dict, full: dict | None, trained: dict | None) -> 
         cells += [f"{full['seconds']:.2f}", f"{full['peak_mb']:.0f}", f"{full['seconds'] / tiles['seconds']:.2f}"]
         cells += [f"{differ:.0e}"]
     if trained is None:
-        return [*cells, *["-"] * 5]
+        return [*cells, *["-"] * 7]
     error, correction = rms(trained["mean_se"]), rms(tiles["mean1"]) / WIDTH
     needed = trained["seconds"] * (error / (SHARE * correction)) ** 2
     pull = rms(np.subtract(trained["mean"], tiles["mean"]) / np.array(trained["mean_se"]))
     cells += [f"{trained['seconds']:.1f}", f"{trained['peak_mb']:.0f}", f"{error / correction:.2f}"]
-    return [*cells, f"{needed / tiles['seconds']:.1f}×", f"{pull:.1f}"]
+    quicker = min(tiles["seconds"], full["seconds"] if full else np.inf)
+    said = [f"{tiles['said'] / quicker:.2f}", f"{trained['said'] / trained['seconds']:.2f}"]
+    return [*cells, f"{needed / tiles['seconds']:.1f}×", f"{pull:.1f}", *said]
 
 
 def rms(values) -> float:

@@ -125,6 +125,16 @@ def test_kernel_derivatives_are_expectations_of_derivatives(name, orders):
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(exact, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.parametrize("name", ["relu", "leaky_relu(0.2)", "erf", "gelu", "sin", "cubic"])
+def test_value_and_slope_together_are_those_apart(name):
+    closed, rng = resolve(name).closed, np.random.default_rng(0)
+    assert closed is not None
+    K_aa, K_bb = rng.exponential(2.0, (2, 40))
+    K_ab = rng.uniform(-1.0, 1.0, 40) * np.sqrt(K_aa * K_bb)
+    for p, found in enumerate(closed.value_and_slope(K_aa, K_ab, K_bb)):
+        assert np.array_equal(found, closed.pair(p, p, K_aa, K_ab, K_bb))
+
+
 def test_one_input_is_the_diagonal_of_two():
     for name in ("tanh", "relu", "gelu"):
         alone = ww.expectation(name, 1.7, orders=(1, 1))

@@ -132,6 +132,19 @@ def test_tiles_are_an_implementation_detail(monkeypatch):
         assert np.allclose(before.Theta, after.Theta, rtol=1e-13)
 
 
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu(0.1)"])
+def test_equal_inputs_are_parallel_in_tiles_too(activation, monkeypatch):
+    """Their kernels are some ulps apart in a compiled program, and an angle is the root of that: Θ was off by 3e-8."""
+    monkeypatch.setattr(infinite, "SMALL_SQUARE", 0)
+    monkeypatch.setattr(infinite, "MOST_PLAIN", 0)
+    monkeypatch.setattr(infinite, "SIDES", {"cpu": (8, 16)})
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    flow = kernel_flow(ww.MLP([3, *[16] * 9, 1], activation, C_b=0.1, C_W=1.5), np.vstack([X, X]))
+    own, row = np.arange(30), np.arange(30) + 30
+    for kernel in (flow.K, flow.Theta):
+        assert np.allclose(kernel[:, own, row], kernel[:, own, own], rtol=1e-13)
+
+
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_the_last_layer_alone_and_single_precision(activation):
     X = np.random.default_rng(3).normal(size=(6, 3))

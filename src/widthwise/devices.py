@@ -24,7 +24,10 @@ def on_accelerator() -> bool:
 
 def library(*arrays: Any) -> Any:
     """jax.numpy where one of the arrays is jax's, or traced; numpy for plain ones, which need no compiling."""
-    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+    for array in arrays:
+        if isinstance(array, jax.Array):
+            return jnp
+    return np
 
 
 def by_device(sizes: Mapping[str, Size]) -> Size:

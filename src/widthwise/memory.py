@@ -55,12 +55,13 @@ def _left_to_the_process() -> list[int]:
     ]
 
 
-def require_memory(needed: int, what: str, remedy: str | Callable[[int], str]) -> None:
+def require_memory(needed: int, what: str | Callable[[], str], remedy: str | Callable[[int], str]) -> None:
     """Raise `TooLarge` if `needed` bytes are not there, with a remedy, which may depend on how many there are."""
     if needed < _NO_MATTER:
         return
     limit = available_bytes()
     if needed > limit:
+        what = what if isinstance(what, str) else what()
         got, expected = f"{what}, which needs {readable(needed)}", f"at most {readable(limit)}, what is available"
         raise TooLarge("memory", got, expected, remedy if isinstance(remedy, str) else remedy(limit))
 

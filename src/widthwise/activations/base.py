@@ -38,6 +38,10 @@ class ClosedForm(Protocol):
 
     def stated(self, p: int, q: int) -> bool: ...
 
+    def value_and_slope(self, K_aa: Any, K_ab: Any, K_bb: Any) -> tuple[Any, Any]:
+        """⟨σ_a σ_b⟩ and ⟨σ'_a σ'_b⟩, which kernels read together; forms that share work between the two say so."""
+        return self.pair(0, 0, K_aa, K_ab, K_bb), self.pair(1, 1, K_aa, K_ab, K_bb)
+
 
 def differentiate(function: RealFunction) -> RealFunction:
     """Derivative of an elementwise function, again elementwise (one forward-mode pass)."""

@@ -79,8 +79,9 @@ def warn_of_cost(
         error = math.sqrt(max(variance, 0.0) / COMPARED_NETWORKS)
         warnings.warn(
             f"predict(order=1) on {training} training and {tests} test inputs takes about {_duration(seconds)} here; "
-            f"train(…, networks={COMPARED_NETWORKS}) takes about {_duration(trained)} and measures the mean "
-            f"to ±{error:.2g}",
+            f"train(net, X_train, y_train, X_test, networks={COMPARED_NETWORKS}) with the same algorithm takes about "
+            f"{_duration(trained)} and measures the same variables, the mean to ±{error:.2g}. "
+            "Press Ctrl-C and call it if that will do.",
             CostWarning,
             stacklevel=4,
         )

@@ -275,6 +275,10 @@ class Network:
         >>> MLP.from_json(net.to_json()) == net
         True
         """
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(self.to_dict())
 
     @classmethod
@@ -309,6 +313,10 @@ class Network:
         return self.layers == other.layers and self.unread == other.unread
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self.layers)
 
     def __repr__(self) -> str:

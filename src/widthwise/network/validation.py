@@ -220,8 +220,9 @@ def real_array(values: object, name: str) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise InvalidInput(name, f"an array of {array.dtype}", "an array of numbers")
     array = array.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
+    finite = np.isfinite(array)
+    if not finite.all():
+        bad = np.argwhere(~finite)
         where = ", ".join(map(str, bad[0]))
         raise InvalidInput(
             name,

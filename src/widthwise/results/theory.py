@@ -156,7 +156,7 @@ def theory(
     found = {name: kernel if device else kernel.astype(number, copy=False) for name, kernel in found.items()}
     found |= corrections
     variables = {name: (("layer", *dimensions(name)), found[name]) for name in names}
-    return label(variables, net, layer_coordinate(flow.layers), **details)
+    return label(variables, net, flow.layers, **details)
 
 
 #: The patterns of x and y that are computed, by the number of slots, for each choice of inputs.
@@ -329,16 +329,20 @@ def _infinite(
 ):  # fmt: skip
     X2 = _others(net, X, X2)
     entries, kept = (len(X), len(X if X2 is None else X2)), 1 if layers == "last" else net.depth
-    options = {
-        "layers='last'": layers == "all" and net.depth > 1,
-        "tensors=['K']": len(names) > 1,
-        "dtype='float32'": number == np.dtype("float64"),
-        "fewer inputs, or X2= for one rectangle at a time": True,
-    }
+
+    def remedy(_: int) -> str:
+        options = {
+            "layers='last'": layers == "all" and net.depth > 1,
+            "tensors=['K']": len(names) > 1,
+            "dtype='float32'": number == np.dtype("float64"),
+            "fewer inputs, or X2= for one rectangle at a time": True,
+        }
+        return "Use " + ", ".join(text for text, helps in options.items() if helps) + "."
+
     require_memory(
         entries[0] * entries[1] * len(names) * kept * number.itemsize * (not device),
-        f"{entries[0]} × {entries[1]} entries, {len(names)} kernels, {kept} layers in {number}",
-        "Use " + ", ".join(text for text, helps in options.items() if helps) + ".",
+        lambda: f"{entries[0]} × {entries[1]} entries, {len(names)} kernels, {kept} layers in {number}",
+        remedy,
     )
     _warn_of_many_layers(net)
     with DelayedProgress("kernels", bar) as progress:

@@ -192,27 +192,31 @@ def flow(
 
     def advance(state: _FlowState) -> _FlowState:
         part = _linear_part(net, state.layers, X, y, by.loss)
-        h = jnp.minimum(state.step, goal - state.time)
+        begun = state.steps > 0
+        # far from the targets a loss may have no curvature; that of squared loss is no more than the trace of Ĥ
+        trace = 0.0 if by.loss.is_squared else jnp.einsum("iaia->", kernel(part.at))
+        curvature = jnp.maximum(jnp.maximum(part.values[-1], trace), 1e-300)
+        first = jnp.where(begun, state.first, FIRST_STEP / curvature)
+        step = jnp.where(begun, state.step, first)
+        h = jnp.minimum(step, goal - state.time)
         move, wrong, error = flow_step(net, state.layers, part, X, y, h, by)
         ratio = wrong / jnp.maximum(accuracy * length(net, move), 1e-300)
         accepted = ratio <= 1.0
         change = jnp.where(jnp.isfinite(ratio), SAFETY * jnp.maximum(ratio, 1e-12) ** (-1 / 3), SMALLEST_CHANGE)
-        now = jnp.where(accepted, jnp.where(h < state.step, goal, state.time + h), state.time)
+        now = jnp.where(accepted, jnp.where(h < step, goal, state.time + h), state.time)
         wanted = jnp.clip(change, SMALLEST_CHANGE, LARGEST_CHANGE) * h
         return _FlowState(
             jax.tree.map(lambda old, m: jnp.where(accepted, old + m, old), state.layers, move),
             now,
-            jnp.minimum(wanted, state.first + STEP_GROWTH * now),
-            state.first,
+            jnp.minimum(wanted, first + STEP_GROWTH * now),
+            first,
             state.steps + 1,
             jnp.where(accepted, jnp.max(jnp.abs(error)), state.residual),
         )
 
-    start = _linear_part(net, layers, X, y, by.loss)
-    # far from the targets a loss may have no curvature; that of squared loss is no more than the trace of Ĥ
-    trace = 0.0 if by.loss.is_squared else jnp.einsum("iaia->", kernel(start.at))
-    first = FIRST_STEP / jnp.maximum(jnp.maximum(start.values[-1], trace), 1e-300)
-    state = _FlowState(layers, jnp.zeros(()), first, first, 0, jnp.max(jnp.abs(start.error)))
+    residual = jnp.max(jnp.abs(by.loss.slope(outputs(net, layers, X), y)))
+    # the first step finds its own length, so that the linear part is compiled once
+    state = _FlowState(layers, jnp.zeros(()), jnp.ones(()), jnp.ones(()), 0, residual)
     end = jax.lax.while_loop(unfinished, advance, state)
     return Trained(end.layers, end.steps, end.time >= goal if time is not None else end.residual < tolerance)
 

@@ -28,21 +28,22 @@ from widthwise.devices import by_device, library, on_accelerator, power_of_two, 
 from widthwise.errors import NotDifferentiable
 from widthwise.flow.kernels.pair_series import LayerSeries
 from widthwise.flow.kernels.tiles import Cut, OnDevice, OnHost, sides_of
+from widthwise.flow.kernels.triangle import Triangle
 from widthwise.flow.kernels.variances import LARGEST_KERNEL, Diagonal, diagonal_flow, network_sites
 from widthwise.gaussian.hermite import MOST_PLAIN, SHORT_SERIES
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
 from widthwise.gaussian.pair import closed_pair
 from widthwise.gaussian.sites import NO_POSITIONS, Sites, largest_entries, raw_kernel
 from widthwise.memory import require_device_memory, require_memory
-from widthwise.network import MLP, PER_LAYER, Affine, Dropout, Elementwise, Network
+from widthwise.network import MLP, PER_LAYER, Affine, Dense, Dropout, Elementwise, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
 
 #: Sides of tiles that are compiled for, and inputs from which on they have the largest.
 SIDES = {"cpu": (16, 32, 64, 128, 256), "gpu": (256, 1024, 4096)}
 MANY_INPUTS = {"cpu": 400, "gpu": 4096}
-#: Entries of squares that numpy computes sooner than a compiled program: up to 109 inputs.
-SMALL_SQUARE = 12_000
+#: Entries of squares that numpy computes sooner than a compiled program: up to 256 inputs.
+SMALL_SQUARE = 1 << 16
 #: Pairs of sites in a tile of images: what suits the caches with closed forms, and calls for every position without.
 SITE_ENTRIES = {"cpu": (1 << 17, 1 << 21), "gpu": (1 << 27, 1 << 27)}
 #: Pairs of sites that are left to numpy.
@@ -71,13 +72,13 @@ class Hyper:
 
 @lru_cache(maxsize=64)
 def _blocks_of(net: Network, dtype: Any, plain: bool) -> tuple[tuple[Layer, ...], ...]:
-    """The blocks of a network, with numbers of numpy or where jax computes; widths, which no rule reads, are one."""
+    """The blocks of a network, with plain numbers or where jax computes; widths, which no rule reads, are one."""
 
     def unsized(layer: Layer) -> Layer:
         return replace(layer, **dict.fromkeys(role_fields(type(layer), "width"), 1))
 
     blocks = tuple(tuple(map(unsized, block)) for block in net.blocks)
-    return jax.tree.map(lambda number: (np if plain else jnp).asarray(number, dtype), blocks)
+    return jax.tree.map(float if plain else lambda number: jnp.asarray(number, dtype), blocks)
 
 
 def _read_by(block: tuple[Layer, ...]) -> list[Activation]:
@@ -101,13 +102,16 @@ def through_block(
 ) -> tuple[Any, Any]:
     """K and Θ behind a block; `variances` are K of both inputs at the entrance of each of its steps.
 
-    They may be None for a square, which has them on its diagonal. `sites` are those at the entrance of each step and
+    They may be a function that finds them in K. `sites` are those at the entrance of each step and
     behind the last; there are none without positions. `own`: kernels of both inputs between all their positions, for
     steps that read them.
     """
     kept = Kept()
     for place, layer in enumerate(block):
-        K_aa, K_bb = variances[place] if variances else (K.diagonal()[:, None], K.diagonal()[None, :])
+        if isinstance(variances, list):
+            K_aa, K_bb = variances[place]
+        else:  # a dense layer reads none
+            K_aa, K_bb = (None, None) if type(layer) is Dense else variances(K)
         here, behind = sites[place : place + 2] if sites else (NO_POSITIONS, NO_POSITIONS)
         known = own[place] if own else None
         pair = Pair(K_aa, K, K_bb, Theta, partial(mean, place, K_aa, K, K_bb), kept, here, behind, own=known)
@@ -122,10 +126,20 @@ def _closed_block(
 ):
     """`through_block` by closed forms."""
 
-    def mean(_, K_aa, K_ab, K_bb, activation: Activation, p: int, independent: bool = False) -> Any:
+    slopes: dict[int, tuple[Activation, Any]] = {}
+
+    def mean(place: int, K_aa, K_ab, K_bb, activation: Activation, p: int, independent: bool = False) -> Any:
         assert activation.closed is not None
-        K_ab = 0.0 * K_ab if independent else K_ab
-        return activation.closed.pair(p, p, K_aa, K_ab, K_bb) if with_theta or not p else 0.0 * K_ab
+        if p and not with_theta:
+            return 0.0
+        if with_theta and not independent:
+            if not p:
+                value, slope = activation.closed.value_and_slope(K_aa, K_ab, K_bb)
+                slopes[place] = activation, slope
+                return value
+            if place in slopes and slopes[place][0] is activation:
+                return slopes[place][1]
+        return activation.closed.pair(p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb)
 
     return through_block(block, K, Theta, variances, mean, sites, own)
 
@@ -207,30 +221,34 @@ def kernel_flow(
 
 
 def _small_square(net: Network, X: np.ndarray, with_theta: bool, last_only: bool, dtype: Any) -> KernelFlow | None:
-    """Kernels of few inputs by numpy, which needs no more than the square itself; None where that is not enough.
+    """Kernels of few inputs by numpy, every pair once, without variances of their own; None where that is not enough.
 
     What is not representable is left to the route that says where it is not.
     """
-    sigmas = [sigma for block in net.blocks for sigma in _read_by(block)]
-    normalised = any(isinstance(step, Normalisation | Dropout) for step in net.steps)
-    if len(X) ** 2 > SMALL_SQUARE or normalised or not all(map(_stated, sigmas)) or on_accelerator():
+    if len(X) ** 2 > SMALL_SQUARE or on_accelerator() or not _plain_and_stated(net):
         return None
-    Theta, found = np.zeros((len(X), len(X))), []
+    pairs, kept = Triangle.of(len(X)), []
     with np.errstate(all="ignore"):
-        K = X @ X.T / net.widths[0]
+        K = pairs.packed(X @ X.T) / net.widths[0]
+        Theta = np.zeros_like(K)
         for block in _blocks_of(net, np.float64, True):
-            K, Theta = _closed_block(block, K, Theta, None, with_theta)
-            # the part below the diagonal is the part above it, to the last digit
-            K, Theta = (one if np.array_equal(one, one.T) else 0.5 * (one + one.T) for one in (K, Theta))
-            found.append((K, Theta)[: 1 + with_theta])
-    kept = found[-1:] if last_only else found
+            K, Theta = _closed_block(block, K, Theta, pairs.variances, with_theta)
+            kept = [*([] if last_only else kept), (K, Theta)[: 1 + with_theta]]
     # kernels that are too large once stay so, or are not numbers
     if not all(one.min() >= -LARGEST_KERNEL and one.max() <= LARGEST_KERNEL for some in kept for one in some):
         return None
-    K, *Thetas = (np.stack(column).astype(dtype, copy=False) for column in zip(*kept, strict=True))
+    K, *Thetas = (pairs.squares(column, dtype) for column in zip(*kept, strict=True))
     layers = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
-    route = "closed form" if sigmas else "input layer only"
+    route = "closed form" if net.activations else "input layer only"
     return KernelFlow(layers, K, Thetas[0] if Thetas else None, route, 1e-14)
+
+
+@lru_cache(maxsize=64)
+def _plain_and_stated(net: Network) -> bool:
+    """Whether numpy can evaluate all expectations, and every layer treats pairs of equal inputs like any other."""
+    if any(isinstance(step, Normalisation | Dropout) for step in net.steps):
+        return False
+    return all(_stated(sigma) for block in net.blocks for sigma in _read_by(block))
 
 
 def _stated(sigma: Activation) -> bool:
