@@ -67,7 +67,7 @@ def main() -> None:
         here = in_a_process(sys.executable, __file__, "--repeats", str(chosen.repeats), "--one", *words)
         line = f"{' '.join(words):24s} widthwise {_told(here)}"
         if chosen.peer:
-            peer = in_a_process(chosen.peer, "peer_images.py", *words, str(chosen.repeats))
+            peer = in_a_process(str(Path(chosen.peer).absolute()), "peer_images.py", *words, str(chosen.repeats))
             off = max(np.abs(np.array(here[name]) / np.array(peer[name]) - 1).max() for name in ("nngp", "ntk"))
             faster, smaller = peer["seconds"] / here["seconds"], peer["peak_mb"] / max(here["peak_mb"], 1.0)
             line += f"   peer {_told(peer)}   {faster:.1f}× the time, {smaller:.1f}× the memory, differ by {off:.1e}"

@@ -14,7 +14,7 @@ from torch import nn
 
 import widthwise as ww
 from widthwise.criticality.snippets import snippets
-from widthwise.readers.jax_models import layer_rates
+from widthwise.readers.optax_rates import layer_rates
 from widthwise.readers.specification import findings
 
 torch.set_num_threads(1)
