@@ -116,18 +116,22 @@ def summed(one: Value, other: Value, where: str) -> Value:
                 if scale < 0.0:
                     raise unsupported(f"{where}, a skip times {scale:g}", "Change the sign of the branch instead.")
                 return start.then(ReadResidual(tuple(_with_factors(body)), scale, where))
-    return _joined(one, other, where)
+    return _branched(one, other, where)
 
 
-def _joined(one: Value, other: Value, where: str) -> Value:
+def _branched(one: Value, other: Value, where: str) -> Value:
     """The sum of two values that were made from a third, each by weights of its own."""
     start: Value | None = one
     while start is not None:
         branches = [value.steps_since(start) for value in (one, other)]
         if all(branches):
+            dense = [[step for step in flat(body or ()) if isinstance(step, ReadDense)] for body in branches]
+            own, others = ({id(step.tensors[0]) for step in some if step.tensors[0] is not None} for some in dense)
+            if own & others:
+                break  # layers that stand in both branches do not make them independent
             return start.then(ReadParallel(tuple(tuple(_with_factors(body or ())) for body in branches), where))
         start = start.before
-    raise unsupported(f"{where}, a sum of two values that have no common origin")
+    raise unsupported(f"{where}, a sum in which neither value was made from the other, nor each by layers of its own")
 
 
 def _with_factors(steps: Sequence[ReadStep | ReadFactor]) -> list[ReadStep]:

@@ -37,7 +37,7 @@ from widthwise.readers.traced import MarkedDense, named_part, trace
 _FLAX_PARTS = {"Sequential", "List", "Dict", "Rngs", "RngStream"}
 _EQUINOX_PARTS = {"Sequential", "MLP", "Identity", "Lambda"}
 #: Positions along one dimension at which models of images are tried, the usual ones first.
-_SIDES = dict.fromkeys((32, 28, 16, 8, 64, 224, *range(1, 65), 96, 128, 256))
+_SIDES_OF_IMAGES = dict.fromkeys((32, 28, 16, 8, 64, 224, *range(1, 65), 96, 128, 256))
 
 
 def from_flax(
@@ -198,11 +198,11 @@ def _flax_convolution(module: Any, where: str) -> Conv:
     if module.feature_group_count != 1 or module.mask is not None or set(np.ravel(module.input_dilation or 1)) != {1}:
         raise unsupported(f"{where} with groups, masks or dilated inputs", "Only convolutions over all have a rule.")
     window = tuple(module.kernel_size)
-    return _convolution(module.in_features, module.out_features, window, module.strides, module.padding,
+    return _jax_convolution(module.in_features, module.out_features, window, module.strides, module.padding,
                         module.kernel_dilation, where)  # fmt: skip
 
 
-def _convolution(
+def _jax_convolution(
     inputs: int, outputs: int, window: tuple[int, ...], stride: Any, padding: Any, dilation: Any, where: str
 ) -> Conv:
     if isinstance(padding, Sequence) and not isinstance(padding, str):
@@ -288,7 +288,7 @@ def _equinox_convolution(part: Any, where: str) -> Conv:
             got = f"{where} with padding_mode {part.padding_mode!r}, padding {padding}"
             raise unsupported(got, f"Take 'ZEROS', or 'CIRCULAR' with stride 1 and padding {around}.")
         padding = "CIRCULAR"
-    return _convolution(
+    return _jax_convolution(
         part.in_channels, part.out_channels, part.kernel_size, part.stride, padding, part.dilation, where
     )
 
@@ -385,6 +385,6 @@ class _Read:
             yield from ((*given, count) for count in channels | features)
         elif channels:
             dimensions = len(self._convolutions[0].window)
-            yield from ((*(side,) * dimensions, count) for side in _SIDES for count in channels)
+            yield from ((*(side,) * dimensions, count) for side in _SIDES_OF_IMAGES for count in channels)
         else:
             yield from ((count,) for count in features)

@@ -203,6 +203,8 @@ def torch_chain(model: Any) -> LayerChain:
         if layer is not None and isinstance(layer, torch.nn.MultiheadAttention):
             raise unsupported_part(type(layer).__name__, where)
         read = [one for one in node.all_input_nodes if values[one] is not None]
+        if not node.all_input_nodes:
+            raise unsupported(where)
         if not read or (name in _SHAPES and layer is None and node.args[-1] != "T"):
             values[node] = None
             continue
@@ -298,7 +300,7 @@ def _layer(layer: Any, where: str) -> Sequence[Any]:
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         assert first is not None
         W = np.moveaxis(first, 1, -1).reshape(len(first), -1)
-        return [ReadDense(W, second, where, tensors, conv=_convolution(layer, where))]
+        return [ReadDense(W, second, where, tensors, conv=_torch_convolution(layer, where))]
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         if len(layer.normalized_shape) != 1:
             raise unsupported(f"{where} over {len(layer.normalized_shape)} axes")
@@ -320,7 +322,7 @@ def _layer(layer: Any, where: str) -> Sequence[Any]:
     return [ReadActivation(_activation_of(layer), where)]
 
 
-def _convolution(layer: Any, where: str) -> Conv:
+def _torch_convolution(layer: Any, where: str) -> Conv:
     """The convolution that a layer is, C's and λ's aside."""
     if layer.groups != 1:
         raise unsupported(f"{where} with {layer.groups} groups", "Only convolutions over all channels have a rule.")

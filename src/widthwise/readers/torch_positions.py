@@ -83,7 +83,7 @@ def at_positions(steps: Sequence[Any]) -> tuple[list[ReadStep], bool]:
             raise unsupported(f"{plain[0].where} in a model without Conv layers and pools")
         return _without_reshapes(steps), False
     layout = _Layout()
-    return _placed(steps, layout), bool(layout.entrance)
+    return _at_known_layout(steps, layout), bool(layout.entrance)
 
 
 def _without_reshapes(steps: Sequence[Any]) -> list[ReadStep]:
@@ -91,7 +91,7 @@ def _without_reshapes(steps: Sequence[Any]) -> list[ReadStep]:
     return [with_bodies(step, [_without_reshapes(body) for body in bodies(step)]) for step in kept]
 
 
-def _placed(steps: Sequence[Any], layout: _Layout) -> list[ReadStep]:
+def _at_known_layout(steps: Sequence[Any], layout: _Layout) -> list[ReadStep]:
     found: list[ReadStep] = []
     for step in steps:
         match step:
@@ -105,18 +105,18 @@ def _placed(steps: Sequence[Any], layout: _Layout) -> list[ReadStep]:
             case ReadDense() | ReadNorm() if not layout.gone:
                 layout.must_be(False, None, step.where)
             case Reshape() | Permute() | MeanOver():
-                found += _moved(step, layout)
+                found += _change_of_shape(step, layout)
                 continue
         within = bodies(step)
         if within:
             layouts = [replace(layout) for _ in within]
-            step = with_bodies(step, [_placed(body, one) for body, one in zip(within, layouts, strict=True)])
+            step = with_bodies(step, [_at_known_layout(body, one) for body, one in zip(within, layouts, strict=True)])
             layout.__dict__.update(layouts[-1].__dict__)
         found.append(step)
     return found
 
 
-def _moved(step: Reshape | Permute | MeanOver, layout: _Layout) -> list[ReadStep]:
+def _change_of_shape(step: Reshape | Permute | MeanOver, layout: _Layout) -> list[ReadStep]:
     """What a change of shape is, given where channels stand."""
     if layout.gone and isinstance(step, Reshape):
         return []

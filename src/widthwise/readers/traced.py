@@ -121,7 +121,9 @@ class _Tracer:
         if signal.apply is None and name in _ADDITIONS and len(sent) == 1 and signal.unbiased is not None:
             constant = next(value for value in incoming if not isinstance(value, _Sent))
             marked = signal.unbiased
-            if marked.b is not None and _same(np.broadcast_to(np.asarray(constant), shape), _along(marked.b, signal)):
+            if marked.b is not None and _same(
+                np.broadcast_to(np.asarray(constant), shape), _bias_at_positions(marked.b, signal)
+            ):
                 assert signal.base.before is not None
                 bias = signal.base.before.then(marked.layer)
                 return [_Sent(bias, shape, shape, channels=signal.channels)]
@@ -240,7 +242,7 @@ class _Tracer:
         return sent.base.then(ReadFactor(factor, f"operations after {where}"))
 
 
-def _along(b: np.ndarray, signal: _Sent) -> np.ndarray:
+def _bias_at_positions(b: np.ndarray, signal: _Sent) -> np.ndarray:
     """A bias at every position, in the shape of what is sent."""
     axis = signal.channels
     if axis is None:
