@@ -65,7 +65,7 @@ def test_fluctuations_of_images_are_measured_without_theory():
         )
         found[width] = ww.measure(net, images, networks=3000, seed=1, statistics=["V", "A"])
     for name in ("V", "A"):  # coefficients of 1/n
-        a, b = (found[width][name].values[0, 0, 0, 0] for width in (8, 16))
-        errors = [found[width][name + "_se"].values[0, 0, 0, 0] for width in (8, 16)]
+        a, b = (found[width][name].values.ravel()[0] for width in (8, 16))
+        errors = [found[width][name + "_se"].values.ravel()[0] for width in (8, 16)]
         assert a > 6 * errors[0]
         assert abs(a - b) < 4.5 * np.hypot(*errors) + 0.3 * a

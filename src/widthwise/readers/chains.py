@@ -125,7 +125,9 @@ def _branched(one: Value, other: Value, where: str) -> Value:
     while start is not None:
         branches = [value.steps_since(start) for value in (one, other)]
         if all(branches):
-            dense = [[step for step in flat(body or ()) if isinstance(step, ReadDense)] for body in branches]
+            dense = [
+                [step for step in flat(_with_factors(body or ())) if isinstance(step, ReadDense)] for body in branches
+            ]
             own, others = ({id(step.tensors[0]) for step in some if step.tensors[0] is not None} for some in dense)
             if own & others:
                 break  # layers that stand in both branches do not make them independent

@@ -60,6 +60,7 @@ class Kernel:
         if self.kernel == "infinite":
             return found
         shift = SHIFTS[self.name]
+        assert isinstance(self.net, MLP)
         more = pair_flow(self.net, X, None, {shift: ("xx",)}, last_only=True)
         assert more is not None  # what has no mean kernel was refused when it was fitted
         return found + more.entries[shift]["xx"][0] / self.net.n
