@@ -16,8 +16,8 @@ from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import output_rows
 from widthwise.experiments.tangent import added, gradient, scaled
 from widthwise.network.skips_and_norms import BATCH_NORM
-from widthwise.readers.jax_models import layer_rates
 from widthwise.readers.models import load_model
+from widthwise.readers.optax_rates import layer_rates
 
 torch.set_num_threads(1)
 X = np.random.default_rng(3).normal(size=(3, 5))

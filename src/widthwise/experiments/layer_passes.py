@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from widthwise.errors import InvalidInput
 from widthwise.experiments.initialisations import INITIALISATIONS
@@ -149,17 +150,24 @@ def _(layer: WeightLayer) -> Weights:
 def _(layer: WeightLayer, parameters: Weights, s, signals, s2, signals2) -> jax.Array:
     if s.ndim == 2:
         return jnp.einsum("ab,ian,jbn->iajb", features(layer, s, s2), signals, signals2)
-    (G, g), (G2, g2) = (_gradients(layer, one, own) for one, own in ((s, signals), (s2, signals2)))
-    weights = layer.lambda_W / layer.fan_in * jnp.einsum("ianf,jbnf->iajb", G, G2)
-    return weights + layer.lambda_b * jnp.einsum("ian,jbn->iajb", g, g2)
+    (rows, own), (rows2, own2) = (_at_positions(layer, *both) for both in ((s, signals), (s2, signals2)))
+    # ∂z_ia/∂W = Σ_p δ_iap s_ap: products of those, or of δ and of s at all pairs of positions, whichever is smaller
+    gradient = len(own) * len(s) * layer.outputs * layer.fan_in
+    if own.shape[0] * own.shape[1] * own.shape[2] * np.prod(own2.shape[:3]) < 2 * gradient:
+        shared = jnp.einsum("apf,bqf->apbq", rows, rows2)
+        weights = jnp.einsum("iapn,jbqn,apbq->iajb", own, own2, shared, optimize=[(0, 1), (0, 1)])
+    else:
+        G, G2 = (jnp.einsum("iapn,apf->ianf", *both) for both in ((own, rows), (own2, rows2)))
+        weights = jnp.einsum("ianf,jbnf->iajb", G, G2)
+    biases = jnp.einsum("ian,jbn->iajb", own.sum(axis=2), own2.sum(axis=2))
+    return layer.lambda_W / layer.fan_in * weights + layer.lambda_b * biases
 
 
-def _gradients(layer: WeightLayer, s, signals) -> tuple[jax.Array, jax.Array]:
-    """∂z_ia/∂W (i, a, outputs, fan-in) and ∂z_ia/∂b (i, a, outputs), sums over positions."""
+def _at_positions(layer: WeightLayer, s, signals) -> tuple[jax.Array, jax.Array]:
+    """What every neuron reads (inputs, positions, fan-in), and signals (i, inputs, positions, outputs)."""
     rows = windows_of(layer, s) if isinstance(layer, Windowed) else s
-    rows = rows.reshape(len(rows), -1, rows.shape[-1])
     signals = signals.reshape(*signals.shape[:2], -1, signals.shape[-1])
-    return jnp.einsum("iapn,apf->ianf", signals, rows), signals.sum(axis=2)
+    return rows.reshape(len(rows), -1, rows.shape[-1]), signals
 
 
 @apply.register

@@ -1,7 +1,7 @@
 """A model as steps that were read one after the other, whatever package it comes from, and the network that they are.
 
-A step is a weight layer, an activation, a normalisation, its learned gain and shift, or a residual connection around
-steps. Readers follow the values inside a model: each `Value` is a step and the value that the step acted on.
+A step is a weight layer, an activation, a normalisation, its learned gain and shift, a pool, or a residual connection
+around steps. Readers follow the values inside a model: each `Value` is a step and the value that the step acted on.
 """
 
 from __future__ import annotations
@@ -17,116 +17,63 @@ import numpy as np
 
 from widthwise.activations import NO_ACTIVATIONS, Activation, resolve
 from widthwise.errors import InvalidInput
-from widthwise.experiments.sampler import with_parameters
-from widthwise.experiments.tangent import rates
+from widthwise.experiments.layer_passes import learning_rates
 from widthwise.network import (
     MLP,
     Affine,
-    Dense,
+    AvgPool,
+    Dropout,
     Elementwise,
+    GlobalAvgPool,
+    GlobalSumPool,
     Layer,
-    LayerNorm,
     Network,
+    Parallel,
     Residual,
-    RMSNorm,
+    SumPool,
+    WeightLayer,
     check_network,
     simplified,
 )
 from widthwise.network.layers.base import Misfit, Signal
 from widthwise.network.mlp import check_activations
 from widthwise.network.skips_and_norms import BATCH_NORM
+from widthwise.readers.read_steps import (
+    ReadActivation,
+    ReadDense,
+    ReadFactor,
+    ReadGain,
+    ReadHead,
+    ReadLayer,
+    ReadNorm,
+    ReadParallel,
+    ReadResidual,
+    ReadStep,
+    SeenStep,
+    bodies,
+    flat,
+    in_rows_of_positions,
+    with_bodies,
+)
 
-SUPPORTED = "Linear layers, one activation between two of them, LayerNorm, RMSNorm, skips, Flatten and Identity"
-#: Normalisations by the names of their modules, which are those of widthwise in every package.
-NORM_KINDS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
-
-
-@dataclass(frozen=True)
-class ReadDense:
-    """A weight layer: W (outputs, inputs), b (outputs,) or None, where it stands, and the package's own W and b.
-
-    What it computes is multiplied by the constant `factor` of the model.
-    """
-
-    W: np.ndarray
-    b: np.ndarray | None
-    where: str
-    tensors: tuple[Any, Any] = (None, None)
-    factor: float = 1.0
-
-    @property
-    def values(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        return self.W, self.b
-
-
-@dataclass(frozen=True)
-class ReadActivation:
-    """An activation and where it stands."""
-
-    activation: Activation
-    where: str
-
-
-@dataclass(frozen=True)
-class ReadNorm:
-    """A normalisation over so many neurons, without its gain and shift."""
-
-    layer: RMSNorm | LayerNorm
-    width: int
-    where: str
-
-
-@dataclass(frozen=True)
-class ReadGain:
-    """The learned gain and shift of a normalisation, None for one that it does not have, and the package's own."""
-
-    gain: np.ndarray | None
-    shift: np.ndarray | None
-    where: str
-    tensors: tuple[Any, Any] = (None, None)
-
-    @property
-    def values(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        return self.gain, self.shift
-
-
-@dataclass(frozen=True)
-class ReadResidual:
-    """What comes in, times a scale, added to what leaves the body."""
-
-    body: tuple[ReadStep, ...]
-    scale: float
-    where: str
-
-
-@dataclass(frozen=True)
-class ReadFactor:
-    """A constant factor, which becomes that of the weight layer before it."""
-
-    factor: float
-    where: str
-
-
-@dataclass(frozen=True)
-class ReadHead:
-    """A softmax or log-softmax over the outputs, which belongs to the loss: the network is that of the logits."""
-
-    kind: str
-    where: str
-
-
-ReadStep = ReadDense | ReadActivation | ReadNorm | ReadGain | ReadResidual
-#: What readers meet: factors become part of steps, and a head stands last.
-SeenStep = ReadStep | ReadFactor | ReadHead
-
-
-def read_norm(
-    kind: str, width: int, epsilon: float, where: str, tensors: tuple[Any, Any], values: Sequence[np.ndarray | None]
-) -> list[ReadStep]:
-    """A normalisation, and its gain and shift if it has any."""
-    steps: list[ReadStep] = [ReadNorm(NORM_KINDS[kind](epsilon), width, where)]
-    gain, shift = values
-    return steps if gain is None and shift is None else [*steps, ReadGain(gain, shift, where, tensors)]
+SUPPORTED = (
+    "Linear and Conv layers, one activation between two of them, average pools, Dropout, LayerNorm, RMSNorm, skips, "
+    "Flatten and Identity"
+)
+#: Why parts of models have no network, by pieces of the names of their classes in small letters.
+_SOFTMAX = (
+    "softmax of random dot products is not Gaussian at finitely many heads, however wide the model (arXiv 2506.00846): "
+    "widthwise.Attention has the kinds with a limit, and model_ntk takes the model as it is"
+)
+_OVER_POSITIONS = "it divides by a mean over positions, which has no rule; LayerNorm over channels has one"
+_CHANNELS_DROPPED = "its masks are shared by all positions, which has no rule; Dropout has one"
+NO_LIMIT = {
+    "attention": _SOFTMAX, "transformer": _SOFTMAX,
+    "maxpool": "the largest of several positions has no closed kernel; average pools have one",
+    "convtranspose": "transposed convolutions have no rule",
+    "groupnorm": _OVER_POSITIONS, "instancenorm": _OVER_POSITIONS,
+    "dropout1d": _CHANNELS_DROPPED, "dropout2d": _CHANNELS_DROPPED, "dropout3d": _CHANNELS_DROPPED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +118,24 @@ def summed(one: Value, other: Value, where: str) -> Value:
                 if scale < 0.0:
                     raise unsupported(f"{where}, a skip times {scale:g}", "Change the sign of the branch instead.")
                 return start.then(ReadResidual(tuple(_with_factors(body)), scale, where))
-    raise unsupported(f"{where}, a sum in which neither value was made from the other")
+    return _branched(one, other, where)
+
+
+def _branched(one: Value, other: Value, where: str) -> Value:
+    """The sum of two values that were made from a third, each by weights of its own."""
+    start: Value | None = one
+    while start is not None:
+        branches = [value.steps_since(start) for value in (one, other)]
+        if all(branches):
+            dense = [
+                [step for step in flat(_with_factors(body or ())) if isinstance(step, ReadDense)] for body in branches
+            ]
+            own, others = ({id(step.tensors[0]) for step in some if step.tensors[0] is not None} for some in dense)
+            if own & others:
+                break  # layers that stand in both branches do not make them independent
+            return start.then(ReadParallel(tuple(tuple(_with_factors(body or ())) for body in branches), where))
+        start = start.before
+    raise unsupported(f"{where}, a sum in which neither value was made from the other, nor each by layers of its own")
 
 
 def _with_factors(steps: Sequence[SeenStep]) -> list[ReadStep]:
@@ -195,6 +159,17 @@ def _times(step: ReadStep, by: ReadFactor) -> ReadStep:
     if isinstance(step, ReadResidual) and by.factor >= 0.0:
         *body, last = step.body
         return replace(step, body=(*body, _times(last, by)), scale=step.scale * by.factor)
+    if isinstance(step, ReadParallel):
+        return replace(step, branches=tuple((*body, _times(last, by)) for *body, last in step.branches))
+    if isinstance(step, ReadLayer):
+        # a sum over positions, divided by how many they are
+        pool, mean = step.layer, None
+        if isinstance(pool, SumPool) and np.isclose(by.factor * pool.size, 1.0):
+            mean = AvgPool(pool.window, pool.stride, pool.padding)
+        if isinstance(pool, GlobalSumPool) and step.positions and np.isclose(by.factor * step.positions, 1.0):
+            mean = GlobalAvgPool()
+        if mean is not None:
+            return replace(step, layer=mean)
     remedy = "Put it into the Linear layer that follows."
     raise unsupported(f"{by.where}, a factor {by.factor:g} behind {step.where}", remedy)
 
@@ -203,16 +178,18 @@ def _times(step: ReadStep, by: ReadFactor) -> ReadStep:
 class LayerChain:
     """The steps of a model in the order of their application, checked by `chain_of`.
 
-    `head` is "softmax" or "log_softmax" where the model ends in one, behind the outputs of the network.
+    `channels_first`: the model takes images as (inputs, channels, positions…), networks take channels last. `head` is
+    "softmax" or "log_softmax" where the model ends in one, behind the outputs of the network.
     """
 
     steps: tuple[ReadStep, ...]
+    channels_first: bool = False
     head: str = ""
 
     @cached_property
     def flat(self) -> tuple[ReadStep, ...]:
-        """All steps in a row, those within residual connections too."""
-        return tuple(_flat(self.steps))
+        """All steps in a row, those within residual connections and branches too."""
+        return tuple(flat(self.steps))
 
     @cached_property
     def dense(self) -> tuple[ReadDense, ...]:
@@ -222,6 +199,23 @@ class LayerChain:
     def learned(self) -> tuple[ReadDense | ReadGain, ...]:
         """Steps with parameters, in the order in which a network has them."""
         return tuple(step for step in self.flat if isinstance(step, ReadDense | ReadGain))
+
+    @cached_property
+    def evaluated(self) -> LayerChain:
+        """The same without dropout, which is the identity where a model is evaluated."""
+
+        def drops(step: ReadStep) -> bool:
+            return isinstance(step, ReadLayer) and isinstance(step.layer, Dropout)
+
+        def kept(steps: Sequence[ReadStep]) -> tuple[ReadStep, ...]:
+            own = (step for step in steps if not drops(step))
+            return tuple(with_bodies(step, [kept(body) for body in bodies(step)]) for step in own)
+
+        return replace(self, steps=kept(self.steps)) if any(map(drops, self.flat)) else self
+
+    def images(self, X: Any) -> Any:
+        """Inputs of the model as the network takes them, channels last."""
+        return np.moveaxis(np.asarray(X), 1, -1) if self.channels_first and np.ndim(X) > 2 else X
 
     @cached_property
     def structure(self) -> Network:
@@ -244,14 +238,6 @@ class LayerChain:
         return net.replace(activation=activation) if isinstance(net, MLP) and not own and activation else net
 
 
-def _flat(steps: Sequence[ReadStep]) -> Iterator[ReadStep]:
-    for step in steps:
-        if isinstance(step, ReadResidual):
-            yield from _flat(step.body)
-        else:
-            yield step
-
-
 def _layers_of(
     steps: Sequence[ReadStep], numbers: Iterator[Sequence[float]], sigmas: Iterator[Activation], signal: Signal
 ) -> tuple[list[Layer], Signal]:
@@ -261,7 +247,7 @@ def _layers_of(
         try:
             match step:
                 case ReadDense():
-                    layer = Dense(step.W.shape[1], step.W.shape[0], *next(numbers))
+                    layer = step.layer(next(numbers))
                 case ReadActivation():
                     layer = Elementwise(next(sigmas))
                 case ReadNorm():
@@ -270,8 +256,12 @@ def _layers_of(
                     layer = step.layer
                 case ReadGain():
                     layer = Affine(*next(numbers))
+                case ReadLayer():
+                    layer = step.layer
                 case ReadResidual():
                     layer = Residual(_layers_of(step.body, numbers, sigmas, signal)[0], step.scale)
+                case ReadParallel():
+                    layer = Parallel([_layers_of(body, numbers, sigmas, signal)[0] for body in step.branches])
             signal = layer.outgoing(signal)
         except Misfit as misfit:
             raise InvalidInput("model", f"{step.where}: {misfit.args[0]}", misfit.args[1]) from None
@@ -287,10 +277,11 @@ def unsupported(where: str, remedy: str = "") -> InvalidInput:
 def unsupported_part(kind: str, where: str) -> InvalidInput:
     """The same for a module of a package, by the name of its class."""
     reason = NO_ACTIVATIONS.get(kind.lower())
+    reason = next((why for name, why in NO_LIMIT.items() if name in kind.lower().replace("_", "")), reason)
     return unsupported(where, BATCH_NORM if "BatchNorm" in kind else f"Reason: {reason}." if reason else "")
 
 
-def chain_of(steps: Sequence[SeenStep]) -> LayerChain:
+def chain_of(steps: Sequence[SeenStep], channels_first: bool = False) -> LayerChain:
     """The steps of a model in the order of their application, and constant factors, checked to be a network.
 
     Two weight layers in a row have the linear activation between them.
@@ -301,14 +292,17 @@ def chain_of(steps: Sequence[SeenStep]) -> LayerChain:
     MLP(widths=[2, 4, 1], activation='tanh', C_b=0.0, C_W=1.0, lambda_b=1.0, lambda_W=1.0)
     """
     head = steps[-1].kind if steps and isinstance(steps[-1], ReadHead) else ""
-    chain = LayerChain(tuple(_with_linear(_with_factors(steps[:-1] if head else steps))), head)
+    own = in_rows_of_positions(_with_factors(steps[:-1] if head else steps))
+    chain = LayerChain(tuple(_with_linear(own)), channels_first, head)
     if not chain.dense:
         raise unsupported("a model without a Linear layer")
     first, last = chain.steps[0], chain.steps[-1]
-    if not isinstance(first, ReadDense | ReadResidual):
+    if isinstance(first, ReadActivation | ReadNorm | ReadGain):
         raise unsupported(f"{first.where} before the first Linear layer", "Apply it to the data instead.")
-    if not isinstance(last, ReadDense | ReadResidual):
+    if isinstance(last, ReadActivation | ReadNorm | ReadGain):
         raise unsupported(f"{last.where} after the last Linear layer", "Leave it to the loss: outputs are linear.")
+    if isinstance(last, ReadLayer):
+        raise unsupported(f"{last.where} after the last weights", "Apply it to kernels: outputs are those of weights.")
     _ = chain.structure
     return chain
 
@@ -321,7 +315,7 @@ def _with_linear(steps: Sequence[ReadStep]) -> Iterator[ReadStep]:
             yield ReadActivation(resolve("linear"), f"between {before.where} and {step.where}")
         if isinstance(before, ReadActivation) and isinstance(step, ReadActivation):
             raise unsupported(f"{before.where} followed by {step.where}", "Write the two as one activation.")
-        yield replace(step, body=tuple(_with_linear(step.body))) if isinstance(step, ReadResidual) else step
+        yield with_bodies(step, [list(_with_linear(body)) for body in bodies(step)])
         before = step
 
 
@@ -331,7 +325,8 @@ def model_rates(chain: LayerChain, net: Network) -> list[tuple[float, float]]:
     With z = β(W s + b) a step δ on βW is δ/β² of the gradient by W, times β.
     """
     each = []
-    for step, rate in zip(chain.learned, rates(net), strict=True):
+    for step, layer in zip(chain.learned, net.learned, strict=True):
+        rate = learning_rates(layer)
         if isinstance(step, ReadDense):
             check_factor(step)
         each.append(tuple(float(value) / getattr(step, "factor", 1.0) ** 2 for value in rate))
@@ -357,11 +352,11 @@ def check_fits(chain: LayerChain, net: Network, *of_missing: str) -> None:
         given, read = (_activation_names(activations) for activations in (net.activations, own.activations))
         raise InvalidInput("net", f"activation {given}", f"that of the model, {read}")
     for number, (ours, given) in enumerate(zip_longest(own.steps, net.steps)):
-        fixed = () if isinstance(ours, Dense | Affine) else jax.tree.leaves(ours)  # ε and scales are the model's
+        fixed = () if isinstance(ours, WeightLayer | Affine) else jax.tree.leaves(ours)  # ε and scales are the model's
         same = jax.tree.structure(ours) == jax.tree.structure(given)
         if not same or not np.allclose(fixed, jax.tree.leaves(given) if fixed else (), rtol=1e-6, atol=0.0):
             raise InvalidInput("net", f"{given!r} as step {number}", f"that of the model, {ours!r}")
-    for step, layer in zip(chain.learned, with_parameters(net), strict=True):
+    for step, layer in zip(chain.learned, net.learned, strict=True):
         for name in of_missing:
             place, what = _OF_TENSORS[name]
             if step.values[place] is None and getattr(layer, name, 0.0) > 0.0:

@@ -18,7 +18,7 @@ from widthwise.inference.corrections import check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_layers, require_memory
-from widthwise.network import MLP, GradientFlow, check_integer, check_seed, real_array
+from widthwise.network import MLP, GradientFlow, Network, check_integer, check_network, check_seed, real_array
 from widthwise.network.validation import is_one_of
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
@@ -44,13 +44,17 @@ def check_random_state(estimator: Any) -> int:
     return 0 if estimator.random_state is None else check_seed(estimator.random_state, "random_state")
 
 
-def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = ANY_WIDTH) -> tuple[MLP, float]:
+def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = ANY_WIDTH) -> tuple[Network, float]:
     """Network and noise of an estimator: as given, or chosen by evidence on at most `evidence_points` inputs."""
     hidden, noise = check_integer("hidden_layers", estimator.hidden_layers, 0), estimator.noise
     if not (isinstance(noise, int | float) and 0.0 <= noise < float("inf")):
         raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
     if estimator.choose is not None and not is_one_of(estimator.choose, ("evidence",)):
         raise UnknownName.of("choose", estimator.choose, ("evidence",), ", or None")
+    if getattr(estimator, "net", None) is not None:
+        if estimator.choose is not None:
+            raise InvalidInput("choose", repr(estimator.choose), "None with a net of your own", "Or leave net out.")
+        return check_network(estimator.net), float(noise)
     require_layers(hidden)
     fewest = hidden if estimator.choose is None else min(1, hidden)
     nets = [
@@ -65,10 +69,20 @@ def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = AN
     return choice.net, choice.noise
 
 
+def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """Data as scikit-learn checks them; inputs of a `net` of the user's own may have positions."""
+    net = getattr(estimator, "net", None)
+    positions = net is not None and check_network(net).positions != 0
+    checked = validate_data(estimator, X, *y, dtype=np.float64, allow_nd=positions, **options)
+    if net is not None:
+        net.check_inputs(checked[0] if y else checked)
+    return checked
+
+
 def inputs_of(estimator: Any, X: Any) -> np.ndarray:
     """Inputs for a prediction, checked against those that the estimator was fitted to."""
     check_is_fitted(estimator)
-    return np.asarray(validate_data(estimator, X, reset=False, dtype=np.float64))
+    return np.asarray(validated(estimator, X, reset=False))
 
 
 @dataclass(eq=False, repr=False)
@@ -87,6 +101,7 @@ class InfiniteWidthEstimator(BaseEstimator):
     solver: str = "auto"
     tolerance: float = 1e-6
     random_state: int = 0
+    net: Network | None = None
 
     def _fit_kernel(self, X: np.ndarray, y: np.ndarray) -> None:
         """Solve for the dual coefficients of targets y (inputs, outputs)."""
@@ -125,7 +140,7 @@ class StandardisedRegressor(RegressorMixin, BaseEstimator):
     """Targets brought to mean zero and variance one, and back."""
 
     def _targets(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
+        X, y = validated(self, X, y, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         y = real_array(y, "y").reshape(len(X), -1)
         self.y_mean_, spread = y.mean(axis=0), y.std(axis=0)
@@ -148,7 +163,7 @@ class InfiniteWidthRegressor(StandardisedRegressor, InfiniteWidthEstimator):
     """Regression with a kernel on standardised targets."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (inputs, features) and y (inputs,) or (inputs, outputs)."""
+        """Fit to X (inputs, features), or images, and y (inputs,) or (inputs, outputs)."""
         self._fit_kernel(*self._targets(X, y))
         return self
 
@@ -174,6 +189,8 @@ class NNGPRegressor(InfiniteWidthRegressor):
     solver : "cholesky", exact, 16 N² bytes; "cg", conjugate gradients to `tolerance` without keeping the kernel,
         about 11 KB for each training input; "auto", the first while it fits into half the free memory.
     random_state : seed of the choice of inputs for evidence and of the preconditioner.
+    net : None; or a network with one output in place of `hidden_layers`, `activation`, `C_b` and `C_W`. X then has the
+        shape of its inputs: (inputs, height, width, channels) for images.
 
     Attributes
     ----------
@@ -228,7 +245,7 @@ class NTKClassifier(ClassifierMixin, InfiniteWidthEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (inputs, features) and labels y (inputs,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = validated(self, X, y)
         check_classification_targets(y)
         self._labels = LabelBinarizer(neg_label=-1, pos_label=1).fit(y)
         self.classes_ = self._labels.classes_

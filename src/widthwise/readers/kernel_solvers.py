@@ -28,7 +28,7 @@ from widthwise.flow.kernels.variances import diagonal_flow
 from widthwise.flow.tensors.pair_flow import output_kernels, pair_flow
 from widthwise.inference.infinite_width import GaussianProcess
 from widthwise.memory import available_bytes, device_bytes, require_device_memory, require_memory
-from widthwise.network import MLP, PER_LAYER
+from widthwise.network import MLP, PER_LAYER, Network
 from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.tensors import SHIFTS
 
@@ -44,7 +44,7 @@ CHOLESKY_BYTES = 16
 class Kernel:
     """K or Θ of a network's output between inputs. `name` is "K" or "Theta", `kernel` that of `output_kernels`."""
 
-    net: MLP
+    net: Network
     name: str
     kernel: str = "infinite"
 
@@ -60,6 +60,7 @@ class Kernel:
         if self.kernel == "infinite":
             return found
         shift = SHIFTS[self.name]
+        assert isinstance(self.net, MLP)
         more = pair_flow(self.net, X, None, {shift: ("xx",)}, last_only=True)
         assert more is not None  # what has no mean kernel was refused when it was fitted
         return found + more.entries[shift]["xx"][0] / self.net.n

@@ -17,9 +17,10 @@ from widthwise.experiments.tangent import kernel, outputs, rates, tangent
 from widthwise.extras import need
 from widthwise.inference.corrections import check_order
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Network, check_inputs, check_integer, check_seed, check_targets, plain
-from widthwise.readers.chains import ReadDense, ReadGain, check_fits
+from widthwise.network import MLP, Network, check_integer, check_seed, check_targets, plain
+from widthwise.readers.chains import check_fits
 from widthwise.readers.jax_models import equinox_chain, flax_chain
+from widthwise.readers.read_steps import ReadDense, ReadGain
 from widthwise.readers.specification import Reading, read_chain
 from widthwise.readers.torch_models import optimizer_rates, torch_chain
 from widthwise.results.labels import label, layer_coordinate
@@ -58,9 +59,16 @@ def read_model(
     raise InvalidInput("model", type(model).__name__, "a torch.nn.Module, flax.nnx.Module or equinox.Module")
 
 
+def evaluated_reading(model: Any) -> Reading:
+    """What is read from a model as it is evaluated: without dropout."""
+    reading = read_model(model)
+    evaluated = reading.chain.evaluated
+    return reading if evaluated is reading.chain else read_chain(evaluated, 1.0, None, True)
+
+
 def load_model(model: Any, X: Any, net: Network | None) -> tuple[Parameters, Network, np.ndarray]:
     """A model's parameters, the network that gives λ and theory (its own unless another is given), checked inputs."""
-    reading = read_model(model)
+    reading = evaluated_reading(model)
     if net is None:
         net = reading.net
     elif not isinstance(net, Network):
@@ -69,7 +77,7 @@ def load_model(model: Any, X: Any, net: Network | None) -> tuple[Parameters, Net
     else:
         check_fits(reading.chain, net, "C_b", "lambda_b", "lambda_gain", "lambda_shift")
     parameters = [_as_parameters(step) for step in reading.chain.learned]
-    return parameters, net, check_inputs(X, net.widths[0])
+    return parameters, net, net.check_inputs(reading.chain.images(X))
 
 
 def _as_parameters(step: ReadDense | ReadGain) -> Weights | GainAndShift:

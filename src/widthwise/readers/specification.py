@@ -23,9 +23,10 @@ import numpy as np
 from scipy import linalg, stats
 
 from widthwise.errors import WeightsWarning
-from widthwise.network import MLP, Dense, Network
+from widthwise.network import MLP, Network, WeightLayer
 from widthwise.network.validation import check_flag, check_real
-from widthwise.readers.chains import LayerChain, ReadDense, ReadGain
+from widthwise.readers.chains import LayerChain
+from widthwise.readers.read_steps import ReadDense, ReadGain
 
 #: Deviations beyond so many standard errors are reported.
 LOUD = 5.0
@@ -176,7 +177,7 @@ class Reading:
 
     def pulls(self, net: Network) -> dict[str, np.ndarray]:
         """(measured − net's)/standard error for C_W and C_b, layer by layer; errors are those of Gaussian entries."""
-        dense = [step for step in net.steps if isinstance(step, Dense)]
+        dense = [step for step in net.steps if isinstance(step, WeightLayer)]
         return {
             name: np.array(
                 [_pull(moment, getattr(own, name)) for moment, own in zip(getattr(self, name), dense, strict=True)]
@@ -255,7 +256,7 @@ def _recognised(chain: LayerChain, C_W, C_b) -> tuple[str | None, tuple[list[flo
     """A known initialisation, and its C_b and C_W, if the weights are consistent with exactly one."""
 
     def known(convention: Callable[..., MLP]) -> list[MLP]:
-        return [convention(layer.W.shape[::-1], "relu") for layer in chain.dense]
+        return [convention(layer.fans, "relu") for layer in chain.dense]
 
     uniform = known(MLP.torch_default)
     bounded = all(_bounded(layer) for layer in chain.dense)

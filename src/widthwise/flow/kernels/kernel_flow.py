@@ -12,7 +12,7 @@ depths; what is small is left to numpy. On an accelerator tiles are large, and s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -209,7 +209,8 @@ def kernel_flow(
     def fill(task: tuple[Cut, Cut]) -> None:
         for number, kernels in enumerate(tiles.flow(*task)):
             if not last_only or number + 1 == net.depth:
-                target.put(0 if last_only else number, kernels[: 1 + with_theta], *task)
+                reported = tiles.reported(number, kernels[: 1 + with_theta])
+                target.put(0 if last_only else number, reported, *task)
 
     for done, _ in enumerate(target.each(fill, tasks), start=1):
         if progress is not None:
@@ -301,7 +302,7 @@ def kernels_at_positions(
     tiles = _Tiles(net, X, others, rows, columns, with_theta, np.float64)
     tiles.plain = tiles.plain or not all(tiles.closed)
     a, b = (sides_of(count, count)[0] for count in (len(X), len(others)))
-    *_, (K, Theta) = tiles.flow(a, b, whole=True)
+    *_, (K, Theta) = tiles.flow(a, b)
     return np.array(K), np.array(Theta), sites[-1]
 
 
@@ -362,8 +363,16 @@ class _Tiles:
             used.add("closed form")
         return " and ".join(sorted(used)) or "input layer only"
 
-    def flow(self, a: Cut, b: Cut, whole: bool = False) -> Iterator[tuple[Any, ...]]:
-        """K and Θ of a tile behind one layer after the other: means over equal positions, unless `whole`."""
+    def reported(self, number: int, kernels: Sequence[Any]) -> list[Any]:
+        """Kernels of a tile behind a layer as means over equal positions."""
+        behind = self.sites[sum(map(len, self.net.blocks[: number + 1]))]
+        if not behind.shape:
+            return list(kernels)
+        # on a processor numpy takes the arrays as they are, and no program is compiled for it
+        return [behind.mean(kernel if on_accelerator() else np.asarray(kernel)) for kernel in kernels]
+
+    def flow(self, a: Cut, b: Cut) -> Iterator[tuple[Any, ...]]:
+        """K and Θ of a tile behind one layer after the other, at positions where there are any."""
         exact = all(self.closed)
         number = self.dtype if exact else np.float64
         K = _gram(self.X, self.others, a.inputs, b.inputs, self.sites[0]).astype(number)
@@ -380,7 +389,7 @@ class _Tiles:
                 K, Theta = (np.asarray(one) for one in (K, Theta)) if sites and not on_accelerator() else (K, Theta)
                 K, Theta = through_block(block, K, Theta, variances, partial(self._mean, position, a, b), sites, own)
             position += len(block)
-            yield (K, Theta) if whole else tuple(self.sites[position].mean(kernel) for kernel in (K, Theta))
+            yield K, Theta
 
     def _own(self, places: range, a: Cut, b: Cut) -> list[Any] | None:
         """K between all positions of both inputs at the steps that read it; None where none does."""

@@ -13,6 +13,8 @@ import numpy as np
 
 from widthwise import devices
 
+#: Tiles beside which one that is computed alone does not count.
+MANY_TILES = 16
 #: Tiles that are brought from an accelerator at a time.
 FETCHED_TOGETHER = 4
 
@@ -49,7 +51,10 @@ class OnHost:
     def each(self, fill: Callable[[Any], None], tasks: Sequence[Any]) -> Iterable[None]:
         """Fill in all tiles, some at a time."""
         if not devices.on_accelerator():
-            yield from devices.on_all_cores(fill, tasks)
+            # the first alone: cores that begin together would each compile the same programs
+            alone = 1 if len(tasks) > MANY_TILES else 0
+            yield from map(fill, tasks[:alone])
+            yield from devices.on_all_cores(fill, tasks[alone:])
             return
         with ThreadPoolExecutor(FETCHED_TOGETHER) as pool:
             yield from pool.map(fill, tasks)

@@ -28,7 +28,7 @@ from widthwise.network.layers.normalisation import Normalisation
 #: Kernels whose products with each other are representable.
 LARGEST_KERNEL = 1e150
 #: Pairs of sites of inputs with themselves that flow at once.
-OWN_ENTRIES = 1 << 18
+OWN_ENTRIES = 1 << 16
 _PRODUCTS = "products of two kernels must be representable"
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import xarray as xr
 
 from widthwise.errors import InvalidInput
+from widthwise.flow.kernels.variances import network_sites
+from widthwise.gaussian.sites import largest_entries
 from widthwise.inference.corrections import check_order
 from widthwise.network import MLP, Network, check_integer
 from widthwise.network.validation import check_flag
@@ -24,12 +26,14 @@ from widthwise.readers.empirical.model_functions import (
     unwrapped,
 )
 from widthwise.readers.empirical.tangent_kernels import TangentRows
-from widthwise.readers.jax_models import rates_by_name
-from widthwise.readers.models import read_model
+from widthwise.readers.models import evaluated_reading, read_model
+from widthwise.readers.optax_rates import rates_by_name
 from widthwise.readers.torch_models import torch_chain
 from widthwise.results.labels import label
 from widthwise.results.theory import theory
 
+#: Expectations at pairs of positions that theory beside a model's kernel may take: some ten seconds.
+MOST_WORK = 2e9
 #: Attribute of a Dataset that says why there is no theory in it.
 NO_THEORY = "no_theory"
 
@@ -62,7 +66,7 @@ def tangent_rows(model: Any, X: Any, net: Network | None, dtype: str = "float64"
 def readable_network(model: Any) -> tuple[Network | None, str]:
     """The network that a model is, or None and why it cannot be read."""
     try:
-        return read_model(model).net, ""
+        return evaluated_reading(model).net, ""
     except InvalidInput as error:
         return None, str(error)
 
@@ -78,7 +82,13 @@ def theory_beside(
     if reading.chain.head:
         return None, {}, {NO_THEORY: f"the model ends in {reading.chain.head}, and theory is that of its logits"}
     found = net if net is not None else reading.net
-    return found, {name: (("a", "b"), theory(found, X, order=0, layers="last")[name].values[0])}, {}
+    images = np.asarray(X) if np.ndim(X) <= 2 else np.asarray(reading.chain.images(X))
+    if images.ndim > 2:
+        work = largest_entries(network_sites(found, found.check_inputs(images))) * len(images) ** 2 * len(found.steps)
+        if work > MOST_WORK:
+            reason = f"{work:.1e} expectations at pairs of positions, more than {MOST_WORK:.0e}: call theory for them"
+            return found, {}, {NO_THEORY: reason}
+    return found, {name: (("a", "b"), theory(found, images, order=0, layers="last")[name].values[0])}, {}
 
 
 def model_ntk(
