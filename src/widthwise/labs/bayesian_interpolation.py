@@ -65,8 +65,7 @@ def experiment(width: int, seed: int) -> Outcome:
     weights, means, squares = _weights_and_predictions(network(width), seed, NETWORKS, inputs, blocks=BLOCKS)
     weighted = np.stack([weights, weights * means[:, 0], weights * squares[:, 1:].sum(axis=1)])
     evidence, mean, norm_squared = weighted.reshape(3, BLOCKS, -1).mean(axis=2)
-    total = mean_and_error(evidence)
-    log_evidence = total._replace(value=math.log(total.value), error=total.error / total.value)
+    log_evidence = mean_and_error(evidence).logarithm()
     wide, shallow = (bayesian_interpolation(net, X, Y) for net in (network(10**9), network(width, HIDDEN - 2)))
     predicted = fit.predict(tests)[0][0]
     scales = {"infinite width": wide.scale_moment(1.0), "the prior's": fit.prior_scale}

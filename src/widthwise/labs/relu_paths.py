@@ -146,8 +146,8 @@ def _largest(width: int, seed: int) -> tuple[Claim, ...]:
     mean, upper = mean_and_error(largest), over_blocks(lambda block: np.quantile(block, 1 - TAIL), largest, BLOCKS)
     each = float(np.trace(gram)) / (2 * POINTS)
     return (
-        Claim("λ_max against the row bound", row, *mean, "at most").rejects({"a mean eigenvalue": each}),
-        Claim("λ_max against Frobenius", frobenius, *mean, "at most").rejects({"half of it": frobenius / 2}),
+        Claim("λ_max against the row bound", row, *mean, kind="at most").rejects({"a mean eigenvalue": each}),
+        Claim("λ_max against Frobenius", frobenius, *mean, kind="at most").rejects({"half of it": frobenius / 2}),
         Claim(
             "95 % quantile of λ_max, Chernoff", special.chernoff_bound(C_0, R, POINTS, TAIL), *upper, "at most"
         ).rejects({"C_0, no fluctuation": C_0}),
