@@ -2,7 +2,7 @@
 
 An estimate has a value, its standard error, the degrees of freedom from which that error was itself estimated, and its
 skewness. With few samples or long tails the error is uncertain, and a claim allows for it by Student's distribution;
-samples that lean to one side have an error that rises and falls with their mean, for which Hall's transformation allows.
+of samples that lean to one side the error rises and falls with their mean: Hall's transformation allows for that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from widthwise.errors import InvalidInput
-
 
 #: Samples from which on their tails and skewness are estimated: with fewer, what is estimated is mostly noise.
 ENOUGH_FOR_SHAPE = 30
@@ -92,7 +91,9 @@ def combined(estimates: list[LabEstimate], weights: Any) -> LabEstimate:
     value = sum(weight * e.value for weight, e in zip(weights, estimates, strict=True))
     error = math.sqrt(sum(squares))
     third = sum(e.skewness * (weight * e.error) ** 3 for weight, e in zip(weights, estimates, strict=True))
-    return LabEstimate(value, error, error**4 / uncertain if uncertain else math.inf, third / error**3 if third else 0.0)
+    return LabEstimate(
+        value, error, error**4 / uncertain if uncertain else math.inf, third / error**3 if third else 0.0
+    )
 
 
 def over_blocks(statistic: Callable[[np.ndarray], Any], samples: np.ndarray, blocks: int) -> LabEstimate:

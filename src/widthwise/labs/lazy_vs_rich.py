@@ -25,13 +25,14 @@ from widthwise.network import MLP, GradientDescent
 from widthwise.plots.style import marks, style
 from widthwise.results.theory import theory
 
-SIZES = (64, 128, 256)
+SIZES = (64, 96, 128)
 SIZE = "width"
 X, Y = np.array([[1.0, -0.6]]), np.array([[1.5]])
-#: Steps of full-batch descent; NTK and mean-field rates.
-STEPS, RATE, RICH_RATE = 60, 0.3, 0.08
+#: NTK scaling: rate, that of two hidden layers, and steps until nothing is left; mean-field scaling: rate and steps.
+RATE, DEEPER_RATE, STEPS = 0.3, 0.15, 30
+RICH_RATE, RICH_STEPS = 0.08, 60
 #: Widths over the size; networks of every width, with one and two hidden layers; nodes of the quadrature.
-WIDTHS, NETWORKS, DEEPER_NETWORKS, NODES = (1, 2, 4), 300, 90, 64
+WIDTHS, NETWORKS, DEEPER_NETWORKS, NODES = (1, 2, 4), 300, 180, 64
 
 
 def lazy_network(width: int, hidden: int = 1) -> MLP:
@@ -60,7 +61,7 @@ def _mirrored(net: MLP, layers: list[Weights]) -> list[Weights]:
 
 
 @over_networks
-def _moved(net: MLP, key, rate) -> Moved:
+def _moved(net: MLP, key, rate, steps) -> Moved:
     """Mean over a network and its mirror image, trained on the label and on its negative.
 
     All four have the same law, as last weights are Gaussian. What is odd in the label or in the output at the start, of
@@ -73,7 +74,7 @@ def _moved(net: MLP, key, rate) -> Moved:
         def step(_, layers):
             return added(layers, scaled(net, gradient(net, layers, inputs, y)[0]), -rate)
 
-        end = jax.lax.fori_loop(0, STEPS, step, start)
+        end = jax.lax.fori_loop(0, steps, step, start)
         before, after = (kernel(tangent(net, layers, inputs))[0, 0, 0, 0] for layers in (start, end))
         (first, z), (last, _) = (forward(net, layers, inputs) for layers in (start, end))
         moved = jnp.mean((last[-1] - first[-1]) ** 2)
@@ -123,7 +124,7 @@ def mean_field() -> Moved:
         return RICH_RATE * (1.0 + np.sum(weights * (sigma(h) ** 2 + (1.0 + square) * (a * slope(h)) ** 2)))
 
     before = kernel_of(a, h)
-    for _ in range(STEPS):
+    for _ in range(RICH_STEPS):
         move = RICH_RATE * (b + np.sum(weights * a * sigma(h)) - Y.item())
         a, h, b = a - move * sigma(h), h - move * (1.0 + square) * a * slope(h), b - move
     moved = np.sum(weights * (sigma(h) - start) ** 2)
@@ -132,8 +133,8 @@ def mean_field() -> Moved:
 
 def experiment(size: int, seed: int) -> Outcome:
     widths = size * np.array(WIDTHS)
-    lazy = [_moved(lazy_network(n), seed, NETWORKS, RATE) for n in widths]
-    rich = [_moved(rich_network(n), seed, NETWORKS, 1.0) for n in widths]
+    lazy = [_moved(lazy_network(n), seed, NETWORKS, RATE, STEPS) for n in widths]
+    rich = [_moved(rich_network(n), seed, NETWORKS, 1.0, RICH_STEPS) for n in widths]
     change = trained_kernel(lazy_network(size), X, Y, X, GradientDescent(RATE))["change1"].values.item()
     motion, limit = feature_motion(), mean_field()
     ratio = limit.after / limit.before
@@ -166,9 +167,9 @@ def experiment(size: int, seed: int) -> Outcome:
 
 def _deeper(size: int, seed: int, shallow: float) -> Claim:
     """The mean change of the kernel with two hidden layers."""
-    predicted = trained_kernel(lazy_network(size, 2), X, Y, X, GradientDescent(RATE / 2))["change1"].values.item()
+    predicted = trained_kernel(lazy_network(size, 2), X, Y, X, GradientDescent(DEEPER_RATE))["change1"].values.item()
     widths = size * np.array(WIDTHS)
-    found = [_moved(lazy_network(n, 2), seed, DEEPER_NETWORKS, RATE / 2) for n in widths]
+    found = [_moved(lazy_network(n, 2), seed, DEEPER_NETWORKS, DEEPER_RATE, STEPS) for n in widths]
     changes = extrapolated(*(without(n * (m.after - m.before), m.luck) for n, m in zip(widths, found, strict=True)))
     return Claim("two hidden layers: n × mean change of the kernel", predicted, *changes).rejects(
         {"none at any width": 0.0, "as with one hidden layer": shallow, "twice": 2.0 * predicted}
