@@ -51,7 +51,17 @@ def fingerprint(source: Path) -> str:
         ):
             node.body = body[1:]  # pyright: ignore[reportAttributeAccessIssue]
     kept = [node for node in tree.body if "draw" not in getattr(node, "name", "").split("_")]
-    return hashlib.sha256("\n".join(map(ast.dump, kept)).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(map(_shape, kept)).encode()).hexdigest()[:12]
+
+
+def _shape(node: Any) -> str:
+    """A syntax tree as text, the same in every version of Python: fields that are empty are left out."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_shape, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
+    return f"{type(node).__name__}({','.join(f'{name}={_shape(value)}' for name, value in fields)})"
 
 
 def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
