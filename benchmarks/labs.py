@@ -1,12 +1,17 @@
 """Calibration of the labs: how often each holds over many sets of seeds, and rejects each wrong prediction.
 
-    PYTHONPATH=src python benchmarks/labs.py [LAB …] [--sets 40] [--processes 2] [--docs FOLDER] [--claims]
+    PYTHONPATH=src python benchmarks/labs.py [LAB …] [--sets 40] [--processes 2] [--minutes 8] [--file FILE …]
+                                             [--docs FOLDER] [--claims]
 
 A set is three seeds, 0 to 2, 3 to 5 and so on, and its run a quick one. One line of JSON a size and seed is added to
 the file as soon as it is measured: an interrupted run goes on where it stopped, and verdicts are worked out from the
-file. Lines of another version of a lab's file (all but docstrings, comments and drawing) are measured again. `--claims`
-shows how the pulls of every claim are spread, which of a calibrated one are about 1; `--docs` writes the numbers of
-the documentation: the table of shares, and in each lab's page the claims of the first set.
+file. Lines of another version of a lab's file (all but docstrings, comments and drawing) are measured again.
+
+Work that several machines or calls share: `--minutes` starts nothing new after so long, and of several files all are
+read and the first is written, so that shards are merged by naming them all with `--processes 0`.
+
+`--claims` shows how the pulls of every claim are spread, which of a calibrated one are about 1; `--docs` writes the
+numbers of the documentation: the table of shares, and in each lab's page the claims of the first set.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -45,7 +51,17 @@ def fingerprint(source: Path) -> str:
         ):
             node.body = body[1:]  # pyright: ignore[reportAttributeAccessIssue]
     kept = [node for node in tree.body if "draw" not in getattr(node, "name", "").split("_")]
-    return hashlib.sha256("\n".join(map(ast.dump, kept)).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(map(_shape, kept)).encode()).hexdigest()[:12]
+
+
+def _shape(node: Any) -> str:
+    """A syntax tree as text, the same in every version of Python: fields that are empty are left out."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_shape, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
+    return f"{type(node).__name__}({','.join(f'{name}={_shape(value)}' for name, value in fields)})"
 
 
 def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
@@ -53,7 +69,7 @@ def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
     from widthwise.labs import get_lab
     from widthwise.labs.runner import run_once
 
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         claims = [
             asdict(claim) | {"freedom": _finite(claim.freedom)} for claim in run_once(get_lab(lab), size, seed).claims
@@ -61,17 +77,17 @@ def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
         found: dict[str, Any] = {"claims": claims}
     except Exception as error:  # counted as a lab that does not hold
         found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    return {"size": size, "seed": seed, "seconds": round(time.perf_counter() - start, 2)} | found
+    return {"size": size, "seed": seed, "seconds": round(time.process_time() - start, 2)} | found
 
 
 def _finite(freedom: float) -> float | None:
     return freedom if math.isfinite(freedom) else None
 
 
-def read(file: Path) -> dict[tuple[str, str], dict[tuple[int, int], dict[str, Any]]]:
+def read(files: list[Path]) -> dict[tuple[str, str], dict[tuple[int, int], dict[str, Any]]]:
     """Lines by lab and fingerprint, then by size and seed; a last line that is not whole is left out."""
     found: dict[tuple[str, str], dict[tuple[int, int], dict[str, Any]]] = defaultdict(dict)
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for line in (line for file in files if file.exists() for line in file.read_text(encoding="utf-8").splitlines()):
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
@@ -80,9 +96,9 @@ def read(file: Path) -> dict[tuple[str, str], dict[tuple[int, int], dict[str, An
     return found
 
 
-def fill(labs: dict[str, Any], sets: int, processes: int, file: Path) -> None:
-    """Measure what the file does not have yet."""
-    known = read(file)
+def fill(labs: dict[str, Any], sets: int, processes: int, minutes: float, files: list[Path]) -> None:
+    """Measure what the files do not have yet, and write it to the first of them; start nothing new after `minutes`."""
+    known, latest = read(files), time.monotonic() + 60.0 * minutes
     missing = [
         (name, size, seed)
         for number in range(sets)
@@ -94,17 +110,23 @@ def fill(labs: dict[str, Any], sets: int, processes: int, file: Path) -> None:
     if not missing:
         return
     print(f"{len(missing)} runs to do", flush=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool, file.open("a", encoding="utf-8") as out:
-        jobs = {pool.submit(measure, *task): task[0] for task in missing}
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    context, left, running = multiprocessing.get_context("spawn"), iter(missing), {}
+    with ProcessPoolExecutor(processes, mp_context=context) as pool, files[0].open("a", encoding="utf-8") as out:
         try:
-            for done, job in enumerate(as_completed(jobs), 1):
-                name = jobs[job]
+            for done in itertools.count():
+                # one more than there are processes: none waits for the next
+                for task in itertools.islice(left, max(processes + 1 - len(running), 0)):
+                    if time.monotonic() < latest:
+                        running[pool.submit(measure, *task)] = task[0]
+                if not running:
+                    break
+                job = next(as_completed(running))
+                name = running.pop(job)
                 out.write(json.dumps({"lab": name, "version": labs[name]["version"], **job.result()}) + "\n")
                 out.flush()
-                if done % 50 == 0:
-                    print(f"{done} of {len(missing)}", flush=True)
+                if (done + 1) % 50 == 0:
+                    print(f"{done + 1} of {len(missing)}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
@@ -180,8 +202,8 @@ PAGE = """# How often a lab is right
 Every lab was run on many sets of three seeds that nobody chose, 0 to 2, 3 to 5 and so on, at the sizes of a quick run.
 A lab whose statement is right is refuted by chance in at most 1 % of its runs ([how](index.md)). *Holds* is the share
 of sets on which no claim was refuted; *rejected* is the share of sets on which a wrong prediction, or a control, was
-rejected, for the one that is hardest to reject. Seconds are those of one quick run by one process on one core, which
-other work shared. `make bench` repeats it (`benchmarks/labs.py`, which goes on where it stopped).
+rejected, for the one that is hardest to reject. Seconds are processor seconds of one quick run, with what is compiled
+divided among the runs of a process. `make bench` repeats it (`benchmarks/labs.py`, which goes on where it stopped).
 
 | lab | sets | tests | holds | wrong predictions | rejected at least | seconds |
 |---|---|---|---|---|---|---|
@@ -230,7 +252,10 @@ def main() -> None:
     parser.add_argument("labs", nargs="*", help="labs by name; all if none is given")
     parser.add_argument("--sets", type=int, default=40)
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="0: measure nothing, only report")
-    parser.add_argument("--file", type=Path, default=Path("out") / "labs.jsonl")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after so long nothing new is started")
+    parser.add_argument(
+        "--file", type=Path, nargs="+", default=[Path("out") / "labs.jsonl"], help="the first is written"
+    )
     parser.add_argument("--docs", type=Path, help="folder of the labs' pages, whose numbers are written")
     parser.add_argument("--claims", action="store_true", help="how the pulls of every claim are spread")
     arguments = parser.parse_args()
@@ -244,7 +269,7 @@ def main() -> None:
         for lab in map(get_lab, arguments.labs or names())
     }
     if arguments.processes:
-        fill(labs, arguments.sets, arguments.processes, arguments.file)
+        fill(labs, arguments.sets, arguments.processes, arguments.minutes, arguments.file)
     entries, summaries, seconds = read(arguments.file), [], {}
     for name, lab in labs.items():
         own = entries[name, lab["version"]]

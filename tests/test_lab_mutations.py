@@ -50,8 +50,10 @@ FACTOR_OF_TWO = {
 SWITCHED_OFF = {
     "edge-of-stability": Mutation("EDGE, SLOW = 2.0 / np", "EDGE, SLOW = 0.05 / np", quick=False),  # rates too small
     "hessian": Mutation("SPREAD, SMALL = 0.3", "SPREAD, SMALL = 6.0", quick=False),  # no clusters
-    "implicit-bias-diagonal": Mutation("alpha * problem.start, alpha * problem.start,", "alpha, alpha,", quick=False),
-    "lazy-vs-rich": Mutation("return MLP.mup([2, width, 1]", "return MLP([2, width, 1]", quick=False),  # not mean-field
+    "implicit-bias-diagonal": Mutation(
+        "alpha * problem.start, alpha * problem.start,", "alpha * np.ones(d), alpha * np.ones(d),"
+    ),
+    "lazy-vs-rich": Mutation("rich_network(n), seed, NETWORKS, 1.0,", "lazy_network(n), seed, NETWORKS, RATE,"),
     "marchenko-pastur": Mutation("rng.normal(size=shape)", "rng.normal(size=(MATRICES, P, 1)) * np.ones(n_0)"),
     "neural-collapse": Mutation("_collapses(net, DECAY, seed, X,", "_collapses(net, 0.0, seed, X,", quick=False),
 }

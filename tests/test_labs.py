@@ -83,7 +83,7 @@ def test_a_margin_is_no_deviation_and_beyond_it_an_exact_claim_has_no_chance():
 
 
 def test_controls_are_judged_as_if_they_had_been_measured():
-    claim = Claim("angle", 2.0, 1.5, 0.1, 9, "at most").fails_for({"untrained": LabEstimate(12.0, 0.5, 9)})
+    claim = Claim("angle", 2.0, 1.5, 0.1, 9, kind="at most").fails_for({"untrained": LabEstimate(12.0, 0.5, 9)})
     rows = [ClaimRow(1, (claim, claim))]
     assert Verdict(rows).text == "holds"
     weak = [ClaimRow(1, (claim.fails_for({"untrained": LabEstimate(2.1, 0.5, 9)}),))]

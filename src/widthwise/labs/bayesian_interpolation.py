@@ -33,6 +33,8 @@ NETWORKS, BLOCKS = 40_000, 40
 #: Many data in wide layers, where the posterior scale concentrates: points per unit of size, and the effective depth.
 POINTS_PER_SIZE, WIDTH_PER_POINT = 4, 50
 LARGE_DEPTH = 50.0
+#: Data sets with noisy targets, points over dimensions, and the deviation of the noise.
+DATA_SETS, RATIO, NOISE = 200, 0.5, 0.5
 
 
 def network(width: int, hidden: int = HIDDEN) -> MLP:
@@ -65,8 +67,7 @@ def experiment(width: int, seed: int) -> Outcome:
     weights, means, squares = _weights_and_predictions(network(width), seed, NETWORKS, inputs, blocks=BLOCKS)
     weighted = np.stack([weights, weights * means[:, 0], weights * squares[:, 1:].sum(axis=1)])
     evidence, mean, norm_squared = weighted.reshape(3, BLOCKS, -1).mean(axis=2)
-    total = mean_and_error(evidence)
-    log_evidence = total._replace(value=math.log(total.value), error=total.error / total.value)
+    log_evidence = mean_and_error(evidence).logarithm()
     wide, shallow = (bayesian_interpolation(net, X, Y) for net in (network(10**9), network(width, HIDDEN - 2)))
     predicted = fit.predict(tests)[0][0]
     scales = {"infinite width": wide.scale_moment(1.0), "the prior's": fit.prior_scale}
@@ -82,6 +83,7 @@ def experiment(width: int, seed: int) -> Outcome:
             "E |θ_⊥|² given the data", len(off) * fit.scale_moment(1.0), *ratio_and_error(norm_squared, evidence)
         ).rejects({name: len(off) * scale for name, scale in scales.items()}),
         _deep_claim(width, seed),
+        _norm_claim(width, seed),
     )
     return Outcome(claims)
 
@@ -95,6 +97,25 @@ def _deep_claim(size: int, seed: int) -> Claim:
     # the limit leaves out terms of order 1/P
     return Claim.exactly("E S/ν at effective depth 50", limit / nu, fit.scale_moment(1.0) / nu, 1.5 / P).rejects(
         {"the prior's": fit.prior_scale / nu}
+    )
+
+
+def _norm_claim(size: int, seed: int) -> Claim:
+    """ν = |θ_*|²/P at P/n_0 = α for targets θ·x + noise: |θ|²/n_0 + s²/(n_0 − P − 1) on average, at every size.
+
+    The first is the share α of |θ|² that P directions of n_0 catch, the second the mean of tr (XXᵀ)⁻¹: noise enters
+    with 1/(1 − α), from the small eigenvalues of the law of Marchenko and Pastur.
+    """
+    P = POINTS_PER_SIZE * size
+    n_0 = round(P / RATIO)
+    rng = np.random.default_rng([seed, size])
+    data = rng.normal(size=(DATA_SETS, P, n_0))
+    targets = data @ np.full(n_0, n_0**-0.5) + NOISE * rng.normal(size=(DATA_SETS, P))
+    solved = np.linalg.solve(data @ data.swapaxes(1, 2), targets[..., None])[..., 0]
+    found = np.einsum("kp,kp->k", targets, solved) / P
+    signal, noise = 1.0 / n_0, NOISE**2 / (n_0 - P - 1)
+    return Claim.mean(f"n_0 × ν of noisy targets, P/n_0 = {RATIO:g}", n_0 * (signal + noise), n_0 * found).rejects(
+        {"noise without 1/(1 − α)": n_0 * signal + NOISE**2, "all of θ": n_0 * (signal / RATIO + noise)}
     )
 
 

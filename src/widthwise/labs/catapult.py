@@ -5,7 +5,8 @@ For one datum and one hidden layer of m neurons, gradient descent is a map of th
 up to ηλ_0 = 4 the residual climbs to order √m in ½ log m/log(ηλ_0 − 1) steps, λ falls and descent converges; above, it
 diverges. A linear layer follows the map exactly, and a ReLU layer as long as no neuron changes side. When r is of order
 √m, neurons do: the laws in m stay, but with one datum a ReLU layer loses neurons instead of diverging at 4/λ_0. With
-several data most networks diverge there.
+several data most networks diverge there. Smooth activations and random quadratic models are thrown and settle as well;
+beyond 4/λ_0 tanh diverges and gelu does not. On digits the test error is the same at all lazy rates and smaller beyond.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.experiments.sampler import tangent_kernel
-from widthwise.experiments.tangent import added, gradient, scaled
+from widthwise.experiments.tangent import added, gradient, outputs, scaled
 from widthwise.labs.base import Outcome, Outcomes, ensemble, only_ticks
 from widthwise.labs.claims import Claim
 from widthwise.labs.estimates import difference_and_error, mean_and_error
+from widthwise.labs.tools.classifier import digit_classes
 from widthwise.network import MLP
 from widthwise.plots.style import COLOURS, marks, style
 from widthwise.special.learning_rate_limits import catapult_orbit
@@ -38,6 +40,10 @@ WIDER, NETWORKS, FEW = 4, 300, 8
 MANY, DATA = 40, 6
 SETTLED, DIVERGED = 1e-2, 1e6
 STEPS = 100
+#: Rates, in units of 1/λ_0, of a lazy descent, of a catapult and of one that is too fast; size of quadratic models.
+LAZY, THROWN, FAST, PARAMETERS = 1.5, 3.0, 6.0, 128
+#: Digits: networks, their width, pictures a class to train and to test on, steps; how far the error falls at least.
+READERS, READER_WIDTH, PICTURES, READING_STEPS, FALLS_TO = 12, 128, 24, 400, 0.75
 
 
 def network(width: int, activation: str) -> MLP:
@@ -138,6 +144,87 @@ def _diverge_on_several(net: MLP, networks: Any, seed: int) -> np.ndarray:
     return ~(np.asarray(_largest_residual(net, networks, X_, y)) < DIVERGED)
 
 
+def _lands_flatter(residuals: np.ndarray, bends: np.ndarray) -> np.ndarray:
+    """Whether residuals (…, steps) first double at least, then settle, where the curvature is below 2/η."""
+    size = np.abs(residuals)
+    return (size.max(axis=-1) > 2.0 * size[..., 0]) & (size[..., -1] < SETTLED) & (bends[..., -1] < 2.0)
+
+
+def _smooth_claims(width: int, seed: int) -> list[Claim]:
+    """Other activations than ReLU, one datum."""
+    found, claims = {}, []
+    for name in ("tanh", "gelu"):
+        net = network(width, name)
+        factors = np.tile(np.array([[LAZY], [THROWN], [FAST]]), 2 * FEW)
+        residuals, bends, *_ = thrown(net, ensemble(net, seed, 2 * FEW), factors, 0.0)
+        lazy, landed = _lands_flatter(residuals[:2], bends[:2])
+        found[name] = _diverged(residuals[2])
+        claim = Claim.mean(f"{name}: share thrown at {THROWN:g}/λ_0 that lands flatter", 0.8, landed, "at least")
+        claims.append(claim.fails_for({f"at {LAZY:g}/λ_0": mean_and_error(lazy)}))
+    claim = Claim.mean(f"tanh at {FAST:g}/λ_0: share that diverges", 0.8, found["tanh"], "at least")
+    return [*claims, claim.fails_for({"gelu": mean_and_error(found["gelu"])})]
+
+
+def quadratic_orbit(random: np.random.Generator, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """z and ηλ on the way of models z = z_0 + φ·θ + ½θ·ψθ with random φ, symmetric ψ: (models, steps); target zero.
+
+    Entries of ψ are such that its norm is 4/√parameters: the model is nearly linear, as a wide network is.
+    """
+    shape = (2 * FEW, PARAMETERS, PARAMETERS)
+    half = random.normal(size=shape) / PARAMETERS * math.sqrt(2.0)
+    psi, phi = half + half.swapaxes(1, 2), random.normal(size=shape[:2]) / math.sqrt(PARAMETERS)
+    z_0, theta = 0.3 * random.normal(size=2 * FEW), np.zeros(shape[:2])
+    rate, found = factor / (phi**2).sum(axis=1), []
+    for _ in range(STEPS):
+        bent = np.einsum("kab,kb->ka", psi, theta)
+        z, slope = z_0 + ((phi + 0.5 * bent) * theta).sum(axis=1), phi + bent
+        found.append((z, rate * (slope**2).sum(axis=1)))
+        going = np.abs(z) < DIVERGED
+        theta = theta - np.where(going, rate * z, 0.0)[:, None] * slope
+    residuals, bends = np.moveaxis(np.array(found), 0, -1)
+    return residuals, bends
+
+
+def _quadratic_claim(seed: int) -> Claim:
+    random = np.random.default_rng([seed, 11])
+    landed = {factor: _lands_flatter(*quadratic_orbit(random, factor)) for factor in (LAZY, FACTOR, FAST)}
+    claim = Claim.mean(
+        f"random quadratic models: share thrown at {FACTOR:g}/λ_0 that lands flatter", 0.6, landed[FACTOR], "at least"
+    )
+    return claim.fails_for({f"at {factor:g}/λ_0": mean_and_error(landed[factor]) for factor in (LAZY, FAST)})
+
+
+@jax.jit
+def _test_errors(net: MLP, networks, X, X_test, y, factors):
+    """Mean squared test error after descent at η = factor/λ_0, λ_0 that of the mean loss: (networks, factors)."""
+
+    def one(layers, x, x_test, factor):
+        rate = factor / jnp.linalg.eigvalsh(tangent_kernel(net, layers, x))[-1]
+
+        def step(_, now):
+            return added(now, scaled(net, gradient(net, now, x, y)[0]), -rate)
+
+        end = jax.lax.fori_loop(0, READING_STEPS, step, layers)
+        return jnp.mean((outputs(net, end, x_test) - y) ** 2)
+
+    return jax.vmap(jax.vmap(one, (None, None, None, 0)), (0, 0, 0, None))(networks, X, X_test, factors)
+
+
+def _digits_claim(seed: int) -> Claim:
+    """Zeros against ones: log of the test error over that at 1/λ_0, network by network."""
+    net = MLP([64, READER_WIDTH, 1], "relu", C_W=2.0, lambda_b=0.0)
+    drawn = [digit_classes(2, PICTURES, [seed, number]) for number in range(READERS)]
+    X_, X_test = (np.stack([pair[k].X for pair in drawn]) for k in (0, 1))
+    y = 1.0 - 2.0 * drawn[0][0].labels[None]
+    factors = np.array([1.0, LAZY, THROWN])
+    errors = np.asarray(_test_errors(net, ensemble(net, seed, READERS), X_, X_test, y, factors))
+    lazy, landed = np.log(errors[:, 1:] / errors[:, :1]).T
+    claim = Claim.mean(
+        f"digits: log of test error at {THROWN:g}/λ_0 over that at 1/λ_0", math.log(FALLS_TO), landed, "at most"
+    )
+    return claim.fails_for({f"at {LAZY:g}/λ_0": mean_and_error(lazy)})
+
+
 def _diverged(residuals: np.ndarray) -> np.ndarray:
     return ~(np.abs(residuals[..., -1]) < DIVERGED)
 
@@ -175,6 +262,9 @@ def experiment(width: int, seed: int) -> Outcome:
         Claim.mean(f"the same, {DATA} data", 0.5, several, "at least").fails_for(
             {"one datum": mean_and_error(_diverged(relu[0][-1]))}
         ),
+        *_smooth_claims(width, seed),
+        _quadratic_claim(seed),
+        _digits_claim(seed),
     )
     return Outcome(claims, {"peak": peaks[0], "settled": settled[0], "linear": linear, "relu": relu})
 

@@ -147,7 +147,7 @@ def controlled_mean(samples: np.ndarray, zero: np.ndarray) -> LabEstimate:
     """Mean of samples and its standard error after regression on numbers whose mean is zero.
 
     >>> luck = np.random.default_rng(0).normal(size=(100, 1))
-    >>> mean, error, _ = controlled_mean(3.0 + 2.0 * luck[:, 0], luck)
+    >>> mean, error, *_ = controlled_mean(3.0 + 2.0 * luck[:, 0], luck)
     >>> round(mean, 9), error < 1e-9
     (3.0, True)
     """
@@ -285,7 +285,7 @@ def experiment(width: int, seed: int) -> Outcome:
 
 def _over_seeds(outcomes: list[Outcome], student: Student) -> tuple[float, float]:
     """c(n) and its standard error."""
-    values, errors, _ = zip(*(outcome.curves["shifts"][student] for outcome in outcomes), strict=True)
+    values, errors, *_ = zip(*(outcome.curves["shifts"][student] for outcome in outcomes), strict=True)
     return float(np.mean(values)), math.hypot(*errors) / len(errors)
 
 

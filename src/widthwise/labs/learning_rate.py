@@ -166,10 +166,13 @@ def _networks(width: int, seed: int) -> tuple[list[Claim], np.ndarray]:
         once, twice = (shift / largest for largest, shift, _ in (found[width], found[2 * width]))
         claim = Claim(f"{name}: n × relative shift of λ_max", 2.0 * twice - once, *extrapolated(*shifts[-2:]))
         claims.append(claim.rejects({"λ_max of Θ at any width": 0.0}))
-    (before, *_), (largest, shift, grown) = found[width], found[2 * width]
-    scale = 2.0 * width
-    claim = Claim.mean("one rate for all: λ_max/n", (largest + shift / scale) / scale, grown / scale)
-    return [*claims, claim.rejects({"one rate at every width": before / scale})], grown / largest
+    # λ_max/n from both widths, so that the order after 1/n drops, prediction and measurement alike
+    parts = [((4.0, -1.0)[n == width] / (3.0 * n), n, *found[n]) for n in (2 * width, width)]
+    predicted = sum(weight * (largest + shift / n) for weight, n, largest, shift, _ in parts)
+    grown, before = found[2 * width][2], found[width][0]
+    claim = Claim.mean("one rate for all: λ_max/n", predicted, sum(weight * values for weight, *_, values in parts))
+    wrong = {"one rate at every width": before * sum(weight for weight, *_ in parts)}
+    return [*claims, claim.rejects(wrong)], grown / found[2 * width][0]
 
 
 def _layers(width: int, seed: int) -> Claim:

@@ -99,7 +99,7 @@ def _random(width: int, hidden: int, seed: int) -> tuple[Claim, float]:
     for n in (width, 2 * width):
         kinks[n] = np.array([_kinks(one) for one in _drawn_networks(network(n, hidden), seed, NETWORKS)]) / (hidden * n)
     expected = special.expected_kinks(network(width, hidden), A, B) / width
-    measured = extrapolated(kinks[width], kinks[2 * width], NETWORKS)
+    measured = extrapolated(kinks[width], kinks[2 * width], blocks=NETWORKS)
     wrong = {"one each": 1.0, "as in the first layer": expected[0]}
     claim = Claim(f"kinks per neuron, {hidden} layers", expected.mean(), *measured).rejects(wrong)
     return claim, float(kinks[width].mean())

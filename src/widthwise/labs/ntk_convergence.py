@@ -55,7 +55,8 @@ def unit_vectors(points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Course(NamedTuple):
-    """Of each network: Ĥ and ε at the start; loss and least eigenvalue of Ĥ on the way; longest and total travel."""
+    """Of each network: Ĥ and ε at the start; loss and least eigenvalue of Ĥ on the way; longest and total travel; norm
+    of the change of Ĥ."""
 
     kernel: Any
     error: Any
@@ -63,6 +64,7 @@ class Course(NamedTuple):
     least: Any
     longest: Any
     total: Any
+    changed: Any
 
 
 @over_networks
@@ -85,7 +87,9 @@ def _course(net: MLP, key, neurons, X, y, rate) -> Course:
     end, (kernels, errors) = jax.lax.scan(look, start, None, length=STEPS // EVERY)
     moved = jnp.sum((end[0].W - hidden.W) ** 2, axis=1)
     losses, least = 0.5 * jnp.sum(errors**2, axis=1), jax.vmap(eigvalsh)(kernels)[:, 0]
-    return Course(kernels[0], errors[0], losses, least, jnp.sqrt(moved.max()), moved.sum())
+    change = kernel(tangent(net, end, X))[0, :, 0] - kernels[0]
+    changed = jnp.max(jnp.abs(eigvalsh(change)))
+    return Course(kernels[0], errors[0], losses, least, jnp.sqrt(moved.max()), moved.sum(), changed)
 
 
 def neuron_spread(net: MLP, X: np.ndarray) -> float:
@@ -176,13 +180,19 @@ def _two_layer_spread(X: np.ndarray, seed: int) -> Claim:
 
 
 def _bounds(points: int, least: float, found: Course, times: np.ndarray) -> list[Claim]:
-    """−log(L/L(0))/t is at least λ_0; no weight vector travels further than Δ* = 2√(2mL(0))/(λ_0√n)."""
+    """−log(L/L(0))/t is at least λ_0; no weight vector travels further than Δ* = 2√(2mL(0))/(λ_0√n), and if none
+    travels further than Δ, ‖ΔĤ‖ ≤ 2mΔ."""
     losses = np.maximum(found.losses / found.losses[:, :1], 1e-26)
     rates = np.where(losses > 1e-24, -np.log(losses), np.inf)[:, 1:] / times[1:]
     travel = 2.0 * np.sqrt(2.0 * points * found.losses[:, 0]) / (least * WIDE[-1] ** 0.5)
     rate = Claim.mean("rate of the loss / λ_0, bound", 1.0, rates.min(axis=1) / least, "at least")
     longest = Claim.mean("longest travel / Δ*, bound", 1.0, found.longest / travel, "at most")
-    return [rate.rejects({"at least 4λ_0": 4.0}), longest.rejects({"Δ* like 1/n": WIDE[-1] ** -0.5})]
+    change = Claim.mean("‖ΔĤ‖/2mΔ, bound", 1.0, found.changed / (2.0 * points * found.longest), "at most")
+    return [
+        rate.rejects({"at least 4λ_0": 4.0}),
+        longest.rejects({"Δ* like 1/n": WIDE[-1] ** -0.5}),
+        change.rejects({"2mΔ/n": 1.0 / WIDE[-1]}),
+    ]
 
 
 def _travel(K: np.ndarray, Theta: np.ndarray, y: np.ndarray, wide: dict[int, Course]) -> Claim:
@@ -210,7 +220,7 @@ def _enough_width(points: int, least: float, found: Course, narrow: dict[int, Co
     bound = np.log2(sufficient_width(points, found.losses[:, 0].mean(), least))
     error = max(float(np.std(again)), 0.02)
     return Claim(
-        "log₂ of the width that is enough, bound", bound, crossing(lowest), error, NETWORKS - 1, "at most"
+        "log₂ of the width that is enough, bound", bound, crossing(lowest), error, NETWORKS - 1, kind="at most"
     ).rejects({"one neuron a point is enough": np.log2(points)})
 
 

@@ -29,12 +29,12 @@ from widthwise.labs.tools.expansion import expand, free_at, integrate, perturbat
 from widthwise.network import MLP
 from widthwise.plots.style import marks, style
 
-SIZES, QUICK_SIZES = (8, 16, 32), (8, 32)
+SIZES = (24, 32, 48)
 SIZE = "width"
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.9], [0.6, -0.2, 0.4]])
 Y = np.array([2.0, -2.0, 1.5])
 #: Strengths of the quadratic part, and the step of difference quotients.
-EPSILON, STEP = np.array([0.02, 0.04, 0.08, 0.16]), 0.02
+EPSILON, STEP = np.array([0.02, 0.04, 0.08, 0.16]), 0.01
 #: The end of training, and the time at which features are looked at, in units of 1/λ_min.
 END, EARLY = 25.0, 1.0
 NETWORKS = 112

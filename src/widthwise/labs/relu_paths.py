@@ -8,6 +8,7 @@ plus H1/n. Its largest eigenvalue stays below the row, Frobenius and Chernoff bo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from widthwise import special
-from widthwise.experiments.sampler import forward, sample_parameters, tangent_kernel
+from widthwise.experiments.layer_passes import Weights
+from widthwise.experiments.sampler import forward, network_key, sample_parameters, tangent_kernel
 from widthwise.labs.base import Outcome, Outcomes, over_networks
 from widthwise.labs.claims import Claim
 from widthwise.labs.estimates import log_variance, mean_and_error, over_blocks
@@ -35,7 +37,7 @@ NETWORKS, BLOCKS, KERNEL_NETWORKS = 16_000, 20, 1_000
 X = np.array([[1.0, -0.6, 0.8], [-0.9, 0.1, -1.1]])
 U = np.array([0.0, 1.0, 0.0])
 UNIFORM_KURTOSIS = 1.8
-POINTS, TAIL = 10, 0.05
+POINTS, TAIL, DEEP_KERNELS = 10, 0.05, 300
 #: Seeds of other draws lie this far from those of the networks.
 OTHER_SEED = 1_000_003
 
@@ -48,7 +50,8 @@ def network(width: int) -> MLP:
 def experiment(width: int, seed: int) -> Outcome:
     net = network(width)
     paths, curves = _derivatives(net, seed)
-    return Outcome((*paths, *_kernel_claims(network(2 * width), seed), *_largest(4 * width, seed)), curves)
+    claims = (*paths, *_gate_claims(net, seed), *_kernel_claims(network(2 * width), seed), _growth(width))
+    return Outcome((*claims, *_largest(4 * width, seed), _deep_chernoff(4 * width, seed)), curves)
 
 
 def _derivative_powers(initialisation: str) -> Callable[..., np.ndarray]:
@@ -103,6 +106,70 @@ def _derivatives(net: MLP, seed: int) -> tuple[tuple[Claim, ...], dict[str, Any]
     return claims, curves | {"exact kurtosis": other.kurtosis[1:]}
 
 
+def path_sum(layers: list[Weights], x) -> float:
+    """z of a ReLU network without biases as a sum over all paths: x_i at its foot times weights times gates on its way.
+
+    >>> net = MLP([2, 3, 3, 1], "relu", C_W=2.0)
+    >>> layers = sample_parameters(net, network_key(0, 0))
+    >>> z = forward(net, layers, np.ones((1, 2)))[1][-1][0, 0]
+    >>> bool(abs(path_sum(layers, np.ones(2)) - z) < 1e-12)
+    True
+    """
+    signal, gates = np.asarray(x), []
+    for W in (np.asarray(layer.W) for layer in layers[:-1]):
+        gates.append(W @ signal > 0.0)
+        signal = np.maximum(W @ signal, 0.0)
+    total, last = 0.0, np.asarray(layers[-1].W)[0]
+    for path in itertools.product(range(len(x)), *(range(len(g)) for g in gates)):
+        steps = zip(layers[:-1], gates, path[:-1], path[1:], strict=True)
+        total += x[path[0]] * last[path[-1]] * math.prod(float(own.W[b, a]) * g[b] for own, g, a, b in steps)
+    return total
+
+
+@over_networks
+def _gates(net: MLP, key):
+    """Of one neuron in each hidden layer, whether its gate is open; and one more of the first layer."""
+    preactivations = forward(net, sample_parameters(net, key), jnp.asarray(X[:1]))[1][:-1]
+    return jnp.stack([z[0, 0] > 0.0 for z in preactivations] + [preactivations[0][0, 1] > 0.0])
+
+
+def _gate_claims(net: MLP, seed: int) -> tuple[Claim, ...]:
+    """The path formula on a small network, and gates that are independent fair coins."""
+    small = MLP([FEATURES, *[4] * HIDDEN, 1], "relu", C_W=2.0, lambda_b=0.0)
+    layers = sample_parameters(small, network_key(seed, 0))
+    z = float(forward(small, layers, jnp.asarray(X[:1]))[1][-1][0, 0])
+    weights = math.prod(float(jnp.sum(jnp.abs(layer.W))) for layer in layers)
+    linear = X[0]
+    for layer in layers:
+        linear = np.asarray(layer.W) @ linear
+    gates = _gates(net, seed + 2 * OTHER_SEED, NETWORKS, blocks=BLOCKS)
+    along = gates[:, :HIDDEN].all(axis=1)
+    return (
+        Claim.exactly("z as a sum over paths", z, path_sum(layers, X[0]), 1e-13 * weights).rejects(
+            {"all gates open": linear[0]}
+        ),
+        Claim.mean("a path is open", 0.5**HIDDEN, along).rejects({"its gates agree": 0.5, "always": 1.0}),
+        Claim.mean("two neurons of a layer are open", 0.25, gates[:, 0] & gates[:, -1]).rejects(
+            {"as one": 0.5, "never both": 0.0}
+        ),
+    )
+
+
+def _growth(width: int) -> Claim:
+    """log E Θ²/(E Θ)² grows by log(1 + 5/n) a layer once L ≫ n; e^(5L/n) is its growth, not its value."""
+    depths = np.array([12, 13]) * width
+    moments = [
+        special.relu_ntk_moments(MLP([1, *[width] * L, 1], "relu", C_W=2.0, lambda_b=0.0, lambda_W=2.0), [1.0])
+        for L in depths
+    ]
+    logs = np.log([1.0 + float(found.relative_variance[-1]) for found in moments])
+    slope, rate = (logs[1] - logs[0]) / width, math.log1p(5.0 / width)
+    # (E Θ)² grows like L², whose logarithm is left: 2/L a layer
+    return Claim.exactly("growth of log E Θ²/(E Θ)² a layer, L = 12n", rate, slope, 3.0 / depths[0]).rejects(
+        {"5/n, as e^(5L/n)": 5.0 / width, "2/n, as linear layers": 2.0 / width}
+    )
+
+
 @over_networks
 def _tangent_kernels(net: MLP, key):
     return tangent_kernel(net, sample_parameters(net, key), jnp.asarray(X))
@@ -134,8 +201,7 @@ def _gated_kernels(net: MLP, key, points):
 
 
 def _largest(width: int, seed: int) -> tuple[Claim, ...]:
-    points = np.random.default_rng(5).normal(size=(POINTS, FEATURES))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    points = _unit_points()
     K = _gated_kernels(MLP([FEATURES, width, 1], "relu"), seed, KERNEL_NETWORKS, points)
     gram = np.clip(points @ points.T, -1.0, 1.0)
     C_0 = float(np.linalg.eigvalsh(gram * (math.pi - np.arccos(gram)) / (2 * math.pi))[-1])
@@ -146,12 +212,43 @@ def _largest(width: int, seed: int) -> tuple[Claim, ...]:
     mean, upper = mean_and_error(largest), over_blocks(lambda block: np.quantile(block, 1 - TAIL), largest, BLOCKS)
     each = float(np.trace(gram)) / (2 * POINTS)
     return (
-        Claim("λ_max against the row bound", row, *mean, "at most").rejects({"a mean eigenvalue": each}),
-        Claim("λ_max against Frobenius", frobenius, *mean, "at most").rejects({"half of it": frobenius / 2}),
+        Claim("λ_max against the row bound", row, *mean, kind="at most").rejects({"a mean eigenvalue": each}),
+        Claim("λ_max against Frobenius", frobenius, *mean, kind="at most").rejects({"half of it": frobenius / 2}),
         Claim(
-            "95 % quantile of λ_max, Chernoff", special.chernoff_bound(C_0, R, POINTS, TAIL), *upper, "at most"
+            "95 % quantile of λ_max, Chernoff", special.chernoff_bound(C_0, R, POINTS, TAIL), *upper, kind="at most"
         ).rejects({"C_0, no fluctuation": C_0}),
     )
+
+
+@over_networks
+def _second_layer_kernels(net: MLP, key, points):
+    """λ_max of what the second of two hidden layers adds to the kernel; given the first layer, λ_max of its mean over
+    gates, C_0, and the largest that one neuron can add, R."""
+    first, second = jax.random.split(key)
+    features = jax.nn.relu(jax.random.normal(first, (net.n, FEATURES)) @ points.T) * jnp.sqrt(2.0 / net.n)
+    Q = features.T @ features
+    gates = (jax.random.normal(second, (net.n, net.n)) @ features > 0.0).astype(float)
+    norms = jnp.sqrt(jnp.diag(Q))
+    angles = jnp.arccos(jnp.clip(Q / jnp.outer(norms, norms), -1.0, 1.0))
+    C_0 = jnp.linalg.eigvalsh(Q * (jnp.pi - angles) / (2 * jnp.pi))[-1]
+    largest = jnp.linalg.eigvalsh(gates.T @ gates / net.n * Q)[-1]
+    return largest, C_0, jnp.linalg.eigvalsh(Q)[-1] / net.n
+
+
+def _deep_chernoff(width: int, seed: int) -> Claim:
+    """Given the first hidden layer, neurons of the second are independent: what they add obeys the same bound."""
+    points = _unit_points()
+    net = MLP([FEATURES, width, width, 1], "relu")
+    largest, C_0, R = _second_layer_kernels(net, seed + 3 * OTHER_SEED, DEEP_KERNELS, points)
+    bounds = np.array([special.chernoff_bound(c, r, POINTS, TAIL) for c, r in zip(C_0, R, strict=True)])
+    return Claim.mean("two hidden layers: share beyond Chernoff", TAIL, largest > bounds, "at most").fails_for(
+        {"beyond C_0, no fluctuation": mean_and_error(largest > C_0)}
+    )
+
+
+def _unit_points() -> np.ndarray:
+    points = np.random.default_rng(5).normal(size=(POINTS, FEATURES))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

@@ -3,7 +3,8 @@
 Where ⟨θ⟩, ⟨‖θ‖²⟩ and ⟨L⟩ no longer change under θ → θ − ηg, g the gradient of a batch, ⟨∇L⟩ = 0, ⟨θ·∇L⟩ = (η/2)⟨tr C̃⟩
 with C̃ the second moment of g (theory §10), both exactly, and ⟨‖∇L‖²⟩ = (η/2)⟨tr HC̃⟩ − (η²/6)⟨∂³L[g,g,g]⟩ +
 (η³/24)⟨∂⁴L[g,g,g,g]⟩ − …, of which quadratic losses keep the first term. Before that the two sides of the second
-relation differ by (‖θ_0‖² − ‖θ_T‖²)/(2ηT): it tells whether training has settled.
+relation differ by (‖θ_0‖² − ‖θ_T‖²)/(2ηT): it tells whether training has settled. Where a network misses its labels by
+noise alone the covariance of single gradients is 2L times the Hessian; where it cannot fit its rule it is not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SAMPLES, FEATURES, HIDDEN, BATCH, RUNS = 16, 3, 3, 2, 24
 DECAY = 0.05
 #: Steps between two readings, and lengths of the phases in units of 1/η: first steps, settling, readings.
 STRIDE, FIRST, SETTLING, READING = 10, 4, 100, 1000
+#: Shape of the noise: fits, inputs of each, deviation of the labels, rate and steps of descent to the minimum.
+FITS, INPUTS, LABEL_NOISE, FIT_RATE, FIT_STEPS = 16, 1200, 0.5, 0.1, 2000
 
 
 class NoisyProblem(NamedTuple):
@@ -39,11 +42,15 @@ class NoisyProblem(NamedTuple):
     start: jax.Array
 
 
-def network_loss(theta, x, y):
-    """½(z − y)² of one hidden layer of tanh with bias, and ½ decay ‖θ‖²."""
+def network_output(theta, x):
+    """One hidden layer of tanh with bias."""
     W, rest = theta[: HIDDEN * FEATURES].reshape(HIDDEN, FEATURES), theta[HIDDEN * FEATURES :]
-    z = rest[:HIDDEN] @ jnp.tanh(W @ x + rest[HIDDEN : 2 * HIDDEN]) + rest[-1]
-    return 0.5 * (z - y) ** 2 + 0.5 * DECAY * theta @ theta
+    return rest[:HIDDEN] @ jnp.tanh(W @ x + rest[HIDDEN : 2 * HIDDEN]) + rest[-1]
+
+
+def network_loss(theta, x, y, decay=DECAY):
+    """½(z − y)² of the network, and ½ decay ‖θ‖²."""
+    return 0.5 * (network_output(theta, x) - y) ** 2 + 0.5 * decay * theta @ theta
 
 
 #: Loss of one sample and number of parameters.
@@ -138,6 +145,42 @@ def _steady_claims(model: str, eta: float, mean: SteadyReading) -> list[Claim]:
     ]
 
 
+@jax.jit
+def _noise_shape(theta, X, y):
+    """At the minimum below θ: the cosine of C, the covariance of single gradients, and H; and tr C/(2L tr H)."""
+    loss = partial(network_loss, decay=0.0)
+
+    def mean_loss(theta):
+        return jax.vmap(loss, (None, 0, 0))(theta, X, y).mean()
+
+    theta = jax.lax.fori_loop(0, FIT_STEPS, lambda _, theta: theta - FIT_RATE * jax.grad(mean_loss)(theta), theta)
+    each, H = jax.vmap(jax.grad(loss), (None, 0, 0))(theta, X, y), jax.hessian(mean_loss)(theta)
+    C = jnp.cov(each.T, bias=True)
+    cosine = jnp.sum(C * H) / jnp.sqrt(jnp.sum(C**2) * jnp.sum(H**2))
+    return cosine, jnp.trace(C) / (2.0 * mean_loss(theta) * jnp.trace(H))
+
+
+def _noise_shape_claims(inverse_rate: int, seed: int) -> list[Claim]:
+    """C = Σ r²JJᵀ/N: where r is noise, independent of J, it is ⟨r²⟩ΣJJᵀ/N = 2LH; and a rule that cannot be fitted."""
+    random, size = np.random.default_rng([seed, inverse_rate, 3]), MODELS["network"][1]
+    X, theta = random.uniform(-1.5, 1.5, (FITS, INPUTS, FEATURES)), random.normal(size=(FITS, size))
+    rule = np.asarray(jax.vmap(jax.vmap(network_output, (None, 0)))(theta, X))
+    noisy = rule + LABEL_NOISE * random.normal(size=rule.shape)
+    shapes = jax.vmap(_noise_shape)
+    cosine, ratio = map(np.asarray, shapes(theta, X, noisy))
+    other_cosine, other_ratio = map(np.asarray, shapes(theta, X, 2.0 * np.sin(3.0 * X[..., 0]) * X[..., 1]))
+    other = "a rule that it cannot fit"
+    # fitting takes the share parameters/inputs of the noise, more of it where gradients are large
+    return [
+        Claim.mean("label noise: cosine of C and H", 0.98, cosine, "at least").fails_for(
+            {other: mean_and_error(other_cosine)}
+        ),
+        Claim("label noise: tr C over 2L tr H", 1.0, *mean_and_error(ratio), margin=size / INPUTS).fails_for(
+            {other: mean_and_error(other_ratio)}
+        ),
+    ]
+
+
 def experiment(inverse_rate: int, seed: int) -> Outcome:
     """One learning rate η = 1/`inverse_rate`."""
     eta, claims, curves = 1.0 / inverse_rate, [], {}
@@ -153,7 +196,7 @@ def experiment(inverse_rate: int, seed: int) -> Outcome:
         mean = jax.tree.map(lambda a: a.mean(axis=1), readings[-1])
         claims += [*_steady_claims(model, eta, mean), _first_steps(model, eta, readings[0], *ends[:2])]
         curves[model] = _windows(eta, readings)
-    return Outcome(tuple(claims), curves)
+    return Outcome((*claims, *_noise_shape_claims(inverse_rate, seed)), curves)
 
 
 def _windows(eta: float, phases: list[SteadyReading]) -> np.ndarray:
