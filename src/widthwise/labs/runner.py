@@ -75,7 +75,7 @@ class LabResult:
             from widthwise.plots.style import look
 
         with look():
-            figure = Figure(figsize=(8.0, 3.6))
+            figure = Figure(figsize=(10.5, 4.4))
             self.lab.draw(figure, self.outcomes)
         return figure
 

@@ -42,7 +42,7 @@ def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0,
     scale, z, curves = _densities(one, x, exact)
     gaussian = curves[_GAUSSIAN]
     with look():
-        figure, (left, right) = panels(2, 2, 4.2, 3.1)
+        figure, (left, right) = panels(2, 2, 4.6, 3.7)
         if networks:
             _histogram(left, right, _samples(one, x, networks, seed), scale)
         for number, (name, values) in enumerate(curves.items()):
@@ -56,7 +56,7 @@ def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0,
         top = float(np.quantile(ratios[np.isfinite(ratios)], 0.99))
         right.set(xlabel="output $z$", ylabel="density / Gaussian", xlim=(-3.5 * scale, 3.5 * scale))
         right.set_ylim(0.0, 1.15 * max(top, 1.3))
-        lower_legend(figure, left, across=4)
+        lower_legend(figure, left, across=2)
     return figure
 
 
@@ -106,7 +106,7 @@ def plot_running(net: MLP, x: Any) -> Figure:
     # at most so many, from the first hidden layer to the output
     shown = layers[1:][np.linspace(0, net.depth - 2, min(net.depth - 1, _MOST_LAYERS)).round().astype(int)]
     with look():
-        figure, (left, right) = panels(2, 2, 3.9, 3.0)
+        figure, (left, right) = panels(2, 2, 4.6, 3.6)
         for number, layer in enumerate(shown):
             neurons = min(net.widths[layer], _MOST_NEURONS) if layer < net.depth else _MOST_NEURONS
             made = couplings(net.up_to(int(layer), neurons), x[None, :])

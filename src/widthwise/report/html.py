@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import math_to_image
 
-from widthwise.plots.style import look, narrow, svg_text
+from widthwise.plots.style import look, narrow, web_svg
 
 
 def cell(value: Any) -> str:
@@ -46,9 +46,9 @@ def image(svg: str) -> str:
 
 def figure(draw: Callable[[], Any], caption: str, alt: str) -> str:
     """A figure in two layouts, of which the page shows the one that fits."""
-    wide = image(svg_text(draw()))
+    wide = image(web_svg(draw()))
     with narrow():
-        slim = image(svg_text(draw()))
+        slim = image(web_svg(draw()))
     return (
         f"<figure><picture><source media='(max-width: 700px)' srcset='{slim}'>"
         f"<img src='{wide}' alt='{escape(alt, quote=True)}'></picture><figcaption>{caption}</figcaption></figure>"
