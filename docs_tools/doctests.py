@@ -10,6 +10,7 @@ from typing import Any
 
 import griffe
 
+
 def fenced(text: str) -> str:
     """Paragraphs that begin with >>> between fences; in others, the star of K* is no emphasis.
 

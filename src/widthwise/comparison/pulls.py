@@ -118,7 +118,7 @@ class Comparison:
     def table(self, wide: bool = False) -> str:
         """The rows as text: what a reader needs in 80 columns, or everything."""
         if wide:
-            return text_table(_HEAD, [astuple(row) for row in self.rows])
+            return text_table(_HEAD, [astuple(row) for row in self.rows], limit=None)
         layers = {row.layer for row in self.rows}
         one = f"layer {self.rows[0].layer}" if len(layers) == 1 and None not in layers else ""
         rows = [

@@ -80,7 +80,7 @@ class LabResult:
         return figure
 
     def __str__(self) -> str:
-        table = text_table(COLUMNS, [row.cells for row in self.rows], left=True)
+        table = text_table(COLUMNS, [row.cells for row in self.rows], left=True, limit=None)
         return "\n".join([f"{self.lab.name}: {self.lab.title}", table, *self.notes])
 
     def save(self, folder: str | Path) -> list[Path]:
