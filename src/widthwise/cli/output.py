@@ -224,9 +224,9 @@ def parts_that_fit(records: Records) -> list[Records]:
     """
     shown = [tuple(map(_shown, row)) for row in records.rows[:MOST_ROWS]]
     widths = [max(map(len, column)) + _GAP for column in zip(records.columns, *shown, strict=True)]
-    if sum(widths) - _GAP <= TERMINAL:
+    if sum(widths) - _GAP + 1 <= TERMINAL:  # a table begins with a space
         return [records]
-    parts = columns_that_fit(widths, records.keys, TERMINAL + _GAP)
+    parts = columns_that_fit(widths, records.keys, TERMINAL + _GAP - 1)
     left = TERMINAL + _GAP - sum(widths[: records.keys])
     last = len(parts) - 1
     return [

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from widthwise.criticality.depth_width import REGIMES
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.experiments.outputs import sample_outputs
 from widthwise.flow.action.couplings import couplings
@@ -20,6 +21,8 @@ from widthwise.flow.one_input.deep_flow import single_flow
 from widthwise.network import MLP, check_one_input
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, panels, style
 
+#: From here on finite-width effects are called large.
+LARGE = sorted(REGIMES)[1]
 _GAUSSIAN = "Gaussian, infinite width"
 #: Bins of the histogram, and how many standard deviations figures reach.
 _BIN_COUNT, _FIGURE_REACH = 41, 5.0
@@ -118,5 +121,8 @@ def plot_running(net: MLP, x: Any) -> Figure:
         left.legend()
         right.plot(layers, ratio, color=COLOURS[0], marker="o" if net.depth <= 30 else "")
         right.set(ylabel="$V/(nK^2)$", title="relative variance of the kernel")
+        if ratio.max() > LARGE:  # the threshold of `depth_width`
+            right.axhspan(LARGE, 1.05 * ratio.max(), color="0.5", alpha=0.15, lw=0)
+            right.text(1.0, 1.02 * ratio.max(), "1/n is not small here", va="top", fontsize=10)
         layer_ticks(right, layers)
     return figure

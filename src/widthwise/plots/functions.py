@@ -46,12 +46,21 @@ class TrainedFunctions:
 
 
 def trained_functions(
-    net: MLP, X_train: Any, y_train: Any, *, networks: int = 30, points: int = 24, steps: int = 500, seed: int = 0
+    net: MLP,
+    X_train: Any,
+    y_train: Any,
+    *,
+    networks: int = 30,
+    points: int = 24,
+    steps: int = 500,
+    seed: int = 0,
+    order: int = 1,
 ) -> TrainedFunctions:
     """What gradient descent makes of the first output along the line from each training input to the next.
 
     With one feature the line is the axis itself, and inputs are taken by rising value. Descent takes half of the
-    largest stable step, `steps` times, in the theory as on the networks.
+    largest stable step, `steps` times, in the theory as on the networks. `order=0` and `networks=0` leave out what
+    takes longer.
 
     >>> made = trained_functions(MLP([1, 32, 1], "tanh", C_b=0.3), [[-1.0], [1.0]], [1.0, -1.0], networks=3, points=5)
     >>> made.networks.shape, made.mean.shape, made.trained_at.tolist()
@@ -67,12 +76,12 @@ def trained_functions(
         X, y = X[order], y[order]
     trained_at, place, line = _line(X, points)
     algorithm = GradientDescent(_STEP * max_learning_rate(net, X), steps)
-    group, why = _JOINT - len(X), ""
+    # groups of one size share their programs: the last one overlaps the one before
+    group, why = _JOINT - len(X) if order else points, ""
+    starts = [min(i, max(points - group, 0)) for i in range(0, points, group)]
+    new = [slice(group * k - i, None) for k, i in enumerate(starts)]
     try:
-        # groups of one size share their programs: the last one overlaps the one before
-        starts = [min(i, max(points - group, 0)) for i in range(0, points, group)]
-        found = [predict(net, X, y, line[i : i + group], algorithm, order=1) for i in starts]
-        new = [slice(group * k - i, None) for k, i in enumerate(starts)]
+        found = [predict(net, X, y, line[i : i + group], algorithm, order=order) for i in starts]
     except NotDifferentiable as error:
         found, new, why = [predict(net, X, y, line, algorithm)], [slice(None)], str(error)
 
@@ -83,8 +92,10 @@ def trained_functions(
         variances = [np.diagonal(part[name].values[0, :, 0, :])[rows] for part, rows in zip(found, new, strict=True)]
         return np.sqrt(np.concatenate(variances).clip(0.0))
 
-    paths = descent_paths(net, X, y, line, algorithm.learning_rate, [steps], networks, seed)[:, 0, 0]
-    finite = (None, None) if why else (along("mean"), spread("cov"))
+    paths = np.empty((0, points))
+    if networks:
+        paths = descent_paths(net, X, y, line, algorithm.learning_rate, [steps], networks, seed)[:, 0, 0]
+    finite = (None, None) if why or not order else (along("mean"), spread("cov"))
     return TrainedFunctions(
         place, along("mean0"), spread("cov0"), *finite, paths, trained_at, y[:, 0], steps, net, why
     )  # fmt: skip
@@ -130,7 +141,9 @@ def plot_functions(functions: TrainedFunctions) -> Figure:
                 axis.plot(fine, edge, line, color=colour, lw=1.2, zorder=3)
         axis.plot(functions.trained_at, functions.targets, "o", color=INK, mec=PAPER, ms=9, zorder=5)
         words = [(name, colour) for name, *_, colour, _ in bands]
-        words += [(f"{len(functions.networks)} trained networks", "0.45"), ("data", INK)]
+        if len(functions.networks):
+            words.append((f"{len(functions.networks)} trained networks", "0.45"))
+        words.append(("data", INK))
         for row, (name, colour) in enumerate(words):
             axis.text(1.01, 0.95 - 0.09 * row, name, color=colour, weight="bold", transform=axis.transAxes, va="top")
         one = functions.net.widths[0] == 1
