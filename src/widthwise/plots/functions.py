@@ -72,8 +72,8 @@ def trained_functions(
     if len(X) < 2 or len(X) >= _JOINT:
         raise InvalidInput("X_train", f"{len(X)} inputs", f"2 to {_JOINT - 1} for a line through them")
     if X.shape[1] == 1:
-        order = np.argsort(X[:, 0])
-        X, y = X[order], y[order]
+        rising = np.argsort(X[:, 0])
+        X, y = X[rising], y[rising]
     trained_at, place, line = _line(X, points)
     algorithm = GradientDescent(_STEP * max_learning_rate(net, X), steps)
     # groups of one size share their programs: the last one overlaps the one before
