@@ -14,7 +14,7 @@ from widthwise.criticality.phase_diagram import PHASE_NAMES
 from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
 from widthwise.plots.functions import TrainedFunctions
-from widthwise.plots.style import COLOURS, SHADES
+from widthwise.plots.style import AREA_COLOURS, COLOURS
 
 #: Nothing to draw, though the legend shows how it would look.
 NOTHING = np.full(1, np.nan)
@@ -25,7 +25,7 @@ _WHOLE = ("layer", "test input (number)")
 _DASHES = ("solid", "dashed", "dashdot", "dotted")
 _MARKERS = ("circle", "square", "triangle", "diamond")
 #: Ordered, critical, chaotic, divergent.
-_PHASE_COLOURS = (SHADES[0], COLOURS[0], SHADES[2], SHADES[3])
+_PHASE_COLOURS = (AREA_COLOURS[0], COLOURS[0], AREA_COLOURS[2], AREA_COLOURS[3])
 
 
 class Chart:

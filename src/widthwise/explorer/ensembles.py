@@ -190,7 +190,7 @@ def prediction(task: TrainingTask) -> Predicted:
 
 
 #: Places along the line, steps of descent, and single networks that are drawn as functions.
-_PLACES, _FUNCTION_STEPS, _FUNCTIONS = 24, 300, 24
+_PAGE_PLACES, _PAGE_STEPS, _FUNCTIONS = 24, 300, 24
 
 
 def functions_along(settings: Settings, everything: bool = False) -> TrainedFunctions:
@@ -202,7 +202,7 @@ def functions_along(settings: Settings, everything: bool = False) -> TrainedFunc
     task = task_of(settings)
     X, y, _ = task.data.for_training()
     more = {"order": 1, "networks": _FUNCTIONS} if everything else {"order": 0, "networks": 0}
-    return trained_functions(task.net, X, y, points=_PLACES, steps=_FUNCTION_STEPS, seed=settings.seed, **more)
+    return trained_functions(task.net, X, y, points=_PAGE_PLACES, steps=_PAGE_STEPS, seed=settings.seed, **more)
 
 
 def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.Dataset]:

@@ -20,10 +20,10 @@ from widthwise.criticality.phase_diagram import PHASE_NAMES, block_of_diagram, c
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, simplified
 from widthwise.plots.style import (
+    AREA_COLOURS,
     COLOURS,
     MARKERS,
     PAPER,
-    SHADES,
     layer_ticks,
     look,
     lower_legend,
@@ -182,9 +182,9 @@ def _regions(axis: Axes, diagram: xr.Dataset, phase: np.ndarray) -> None:
     levels = [min(0.0, np.nanmin(chi)) - 1.0, 1.0, max(1.0, np.nanmax(chi)) + 1.0]
     # beyond χ = 1 the kernel of a piecewise linear activation grows without bound: the line bounds that phase too
     all_diverge = bool(divergent[chi > 1.0 + 1e-9].all())
-    axis.contourf(C_W, C_b, chi, levels=levels, colors=[SHADES[0], SHADES[3 if all_diverge else 2]])
+    axis.contourf(C_W, C_b, chi, levels=levels, colors=[AREA_COLOURS[0], AREA_COLOURS[3 if all_diverge else 2]])
     if divergent.any() and not all_diverge:
-        axis.contourf(C_W, C_b, divergent.astype(float), levels=[0.5, 1.5], colors=[SHADES[3]])
+        axis.contourf(C_W, C_b, divergent.astype(float), levels=[0.5, 1.5], colors=[AREA_COLOURS[3]])
 
 
 def _contours(axis: Axes, diagram: xr.Dataset) -> None:

@@ -21,11 +21,11 @@ from widthwise.tensors import TENSORS
 COLOURS = ("#0b4f8a", "#d0560a", "#2fb3a3", "#4a0f3c")
 INK, PAPER = "#1f2328", "#ffffff"
 #: Pale areas behind curves: ordered, critical, chaotic, divergent phases.
-SHADES = ("#dfeaf4", "#fffffe", "#f8dfcd", "#d2d2d6")
+AREA_COLOURS = ("#dfeaf4", "#fffffe", "#f8dfcd", "#d2d2d6")
 #: What replaces them on a dark page.
 DARK = {
     **dict(zip(COLOURS, ("#7cc0ff", "#f0843c", "#f2e14c", "#9f6cff"), strict=True)),
-    **dict(zip(SHADES, ("#22354a", "#1b1f25", "#4a3020", "#45454b"), strict=True)),
+    **dict(zip(AREA_COLOURS, ("#22354a", "#1b1f25", "#4a3020", "#45454b"), strict=True)),
     INK: "#e6e8eb",
     PAPER: "#1b1f24",
 }

@@ -35,7 +35,7 @@ _INPUTS, _JOINT = 6, 12
 #: Networks whose learning curves are followed.
 _NETWORKS_FOLLOWED = 64
 #: Places on the line through the training inputs, and steps of descent, at which functions are shown.
-_PLACES, _FUNCTION_STEPS = 16, 300
+_REPORT_PLACES, _REPORT_STEPS = 16, 300
 #: Steps after which they are looked at.
 CURVE_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Values of C_W and C_b in the phase diagram.
@@ -151,7 +151,7 @@ def _phases_around(net: MLP) -> xr.Dataset:
 def _functions(study: Study) -> TrainedFunctions:
     X, y, _ = study.data.for_training()
     return trained_functions(
-        study.net, X, y, networks=_NETWORKS_FOLLOWED // 2, points=_PLACES, steps=_FUNCTION_STEPS, seed=study.seed
+        study.net, X, y, networks=_NETWORKS_FOLLOWED // 2, points=_REPORT_PLACES, steps=_REPORT_STEPS, seed=study.seed
     )
 
 
