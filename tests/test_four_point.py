@@ -10,11 +10,12 @@ from widthwise.activations import evaluate, resolve
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.gaussian.four_points import FAMILIES, four_point
 from widthwise.gaussian.four_points.families import assignments
+from widthwise.gaussian.four_points.later_layers import LaterLayers
 from widthwise.gaussian.four_points.orthants import orthant_route
 from widthwise.gaussian.four_points.plane_moments import kinked_moments
 from widthwise.gaussian.four_points.planes import PlaneSeries, plane_route
 from widthwise.gaussian.four_points.sampling import sample_route
-from widthwise.gaussian.four_points.two_layers import TwoLayerSeries
+from widthwise.gaussian.four_points.tables import plane_tables
 
 SMOOTH = ("tanh", "gelu", "swish", "sin", "erf", "sigmoid", "softplus", "linear", "quadratic", "cubic")
 #: Those that `make test` takes; `make test-full` takes all.
@@ -195,23 +196,34 @@ def test_planes_of_large_inputs_take_bounded_memory():
 
 
 @pytest.mark.parametrize(("name", "memory"), [("tanh", 0.9), ("gelu", 0.7), ("sin", 0.995)])
-def test_two_layers_by_planes_within_them_are_those_of_one_kernel_of_both(name, memory):
-    """z' = γz + noise: planes of each layer against planes that may join them; another γ is seen."""
+def test_later_layers_seen_from_an_earlier_one_are_those_of_one_kernel_of_both(name, memory):
+    """z' = γz + noise, twice: planes of each layer against planes that may join them; another γ is seen."""
     activation, orders = resolve(name), ((0, 0, 0, 0), (2, 1, 0, 1), (1, 3, 1, 1))
     low = plain(5, 4)
     low[1] = low[0]
     low[:, 1] = low[:, 0]
     noise = 0.4 * plain(6, 4)
     placed = assignments(tuple({tuple(sorted(one)) for one in orders}))
-    layers = [PlaneSeries(activation, K, placed, 1e-9, keep=True) for K in (memory**2 * low + noise, low)]
+    gains = [memory * np.ones(4), 0.8 * memory * np.ones(4)]
+    tops = [memory**2 * low + noise, 0.64 * (memory**2 * low + noise) + noise]
+    first, *later = (PlaneSeries(activation, K, placed, 1e-9, keep=True) for K in (low, *tops))
     quads = np.array([(a, b, c, d) for a in range(4) for b in range(a, 4) for c in range(4) for d in range(c, 4)])
-    whole = np.block([[layers[0].K, memory * low], [memory * low, low]])
-    columns = [placed.index(one) for one in orders]
-    composite = (quads + np.array([0, 0, 4, 4])).astype(np.int32)
-    values, errors = (x[:, columns] for x in PlaneSeries(activation, whole, placed, 1e-9)(composite))
-    made, bounds = TwoLayerSeries(*layers, memory * low, orders)(quads)
-    scale = np.abs(values).max(axis=0)
-    assert np.all(np.abs(made - values) <= bounds + errors + 1e-9 * scale)
-    assert np.all(bounds <= 1e-8 * scale)
-    other = TwoLayerSeries(*layers, 0.97 * memory * low, orders)(quads)[0]
-    assert np.abs(other - values).max() > 1e-3 * np.abs(values).max()
+    found, bounds = LaterLayers(first, later, gains, orders)(quads)
+    composite, columns = (quads + np.array([0, 0, 4, 4])).astype(np.int32), [placed.index(one) for one in orders]
+    others = LaterLayers(first, later, [0.97 * gain for gain in gains], orders)(quads)[0]
+    for top, gain, made, bound, other in zip(tops, gains, found, bounds, others, strict=True):
+        whole = np.block([[top, gain[:, None] * low], [low * gain, low]])
+        values, errors = (x[:, columns] for x in PlaneSeries(activation, whole, placed, 1e-9)(composite))
+        scale = np.abs(values).max(axis=0)
+        assert np.all(np.abs(made - values) <= bound + errors + 1e-9 * scale)
+        assert np.all(bound <= 1e-8 * scale)
+        assert np.abs(other - values).max() > 1e-3 * np.abs(values).max()
+
+
+def test_plane_tables_of_many_degrees_read_terms_past_the_last():
+    """At 96 degrees from as many single-input terms the highest coefficients were 10⁻⁶ off."""
+    activation, K, placed = resolve("tanh"), 6.0 * np.array([[1.0, 0.7], [0.7, 1.0]]), ((0, 1, 1, 2),)
+    found = [plane_tables(activation, K, placed, degrees, 1e-12) for degrees in (96, 128)]
+    for one, other in zip(found[0].blocks, found[1].blocks, strict=False):
+        scale = np.abs(other.cosine).max()
+        assert np.abs(one.cosine - other.cosine).max() <= 1e-9 * max(scale, 1e-3)

@@ -35,8 +35,8 @@ def kept_tables(monkeypatch):
 
         return made
 
-    def within(_, series, index):
-        return series.activation.name, series.K.tobytes(), index.tobytes()
+    def within(_, series, with_zero):
+        return series.activation.name, series.K.tobytes(), with_zero
 
     def of_two_layers(expect, layer, earlier):
         both = [expect.layers[one] for one in (layer, earlier)]

@@ -258,7 +258,7 @@ class OneInputRules(BlockRules):
     expect: Any
 
     def __init__(self, expect: Any, functionals: Mapping[str, Any] | None):
-        super().__init__(expect)
+        super().__init__(expect, [])
         self.functionals = functionals
 
     def functional(self, name: str, layer: int, phi: PlacedFunction, *own: str) -> Any:

@@ -143,22 +143,25 @@ def _steps_taken(
     progress: Callable[[int, int], None] | None,
     omit: frozenset[Any],
 ) -> list[dict[str, np.ndarray]]:
-    rules, found = BlockRules(expect, omit), []
+    found: list[dict[str, np.ndarray]] = []
+    # all steps first: from a layer on the expectations look ahead along its stream
+    steps = [
+        BlockStep(expect, layer, block, K[layer - 1], Theta[layer - 1], net.widths[layer] / net.widths[layer - 1], omit)
+        for layer, block in enumerate(blocks, 1)
+    ]
+    rules = BlockRules(expect, steps, omit)
     zeros = {name: np.zeros((K.shape[-1],) * TENSORS[name].slots) for name in {*carried, *wanted}}
     now: dict[str, Any] = zeros
-    for layer, block in enumerate(blocks, 1):
-        width, below = net.widths[layer], net.widths[layer - 1]
-        step = BlockStep(expect, layer, block, K[layer - 1], Theta[layer - 1], width / below, omit)
-        rules.steps.append(step)
+    for step in steps:
         found.append({name: rules.completed(name, step, now) for name in wanted})
         if len(found) < net.depth:
             # tensors with a single leg are functionals alone: no part of them is carried, nor left at a plain layer
             now = zeros | {name: rules.next_tensor(name, step, now) for name in carried}
         # functions of this layer's neurons are not read again
         rules.known.clear()
-        expect.forget()
+        expect.forget(step.layer)
         if progress is not None:
-            progress(layer, len(blocks))
+            progress(step.layer, len(blocks))
     if len(found) < net.depth:
         found.append({name: now[name] for name in wanted})
     return found

@@ -31,8 +31,8 @@ class BlockRules:
     plain layer. `without` names terms that are left out, for tests that must fail: "memory", "normaliser".
     """
 
-    def __init__(self, expect: NeuronExpectations, without: frozenset[str] = frozenset()):
-        self.expect, self.steps, self.without = expect, [], without
+    def __init__(self, expect: NeuronExpectations, steps: list[BlockStep], without: frozenset[str] = frozenset()):
+        self.expect, self.steps, self.without = expect, steps, without
         self.known: dict[Any, Any] = {}
 
     def functional(self, name: str, layer: int, phi: PlacedFunction, *own: str) -> Any:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.tensors.tensor_rules import entries, on, vector_on
 from widthwise.gaussian.four_points.dispatch import relative_error
 from widthwise.gaussian.four_points.families import Orders, assignments
+from widthwise.gaussian.four_points.later_layers import LaterLayers
 from widthwise.gaussian.four_points.planes import PLANE_DEGREES, PlaneSeries
-from widthwise.gaussian.four_points.two_layers import TwoLayerSeries
 from widthwise.gaussian.pair import generic_pair, pair_matrix
 
 #: σ^(p) at a slot: (slot, p); the variable u itself has p = None.
@@ -33,6 +33,8 @@ PlacedFactor = tuple[int, str, int | None]
 VANISHING = 1e-10
 #: Bytes in tables of planes that all layers of a stream may keep.
 MOST_KEPT = 1 << 30
+#: Layers that are looked at together from an earlier one: more would hold more memory and save little.
+LAYERS_AHEAD = 8
 _FUNCTION_NUMBERS = count()
 
 
@@ -98,6 +100,8 @@ class LayerOfNeurons:
 
     def pair(self, p: int, q: int) -> np.ndarray:
         """⟨σ^(p)_a σ^(q)_b⟩."""
+        if p < q:
+            return self.pair(q, p).T
         if (p, q) not in self.pairs:
             self.pairs[p, q], self.errors[p, q] = pair_matrix(self.activation, p, q, self.reduced)
         return self.pairs[p, q]
@@ -144,6 +148,8 @@ class NeuronExpectations:
         self.tables: dict[tuple[int, Any], dict[Orders, np.ndarray]] = {}
         self.asked: dict[str, dict[Orders, None]] = {} if asked is None else asked.asked
         self.series: dict[int, PlaneSeries] = {}
+        # values at a layer and an earlier one, made with those of layers before it
+        self.ahead: dict[tuple[int, int, tuple[Orders, ...]], np.ndarray] = {}
 
     @property
     def error(self) -> float:
@@ -155,11 +161,11 @@ class NeuronExpectations:
                 found = max(found, relative_error(tuple(placed[k] for k in used), errors[used], values[used]))
         return max([found, *(neurons.error for neurons in self.layers.values())])
 
-    def forget(self) -> None:
-        """Drop what is laid out over four inputs, and behind a plain layer all earlier ones; means over pairs stay."""
+    def forget(self, layer: int) -> None:
+        """After a layer: drop what is laid out over four inputs, and before a plain one all series; means stay."""
         self.known = {key: value for key, value in self.known.items() if isinstance(key, int)}
         self.tables.clear()
-        if not self.scales[max(self.layers)]:
+        if not self.scales[layer]:
             self.series.clear()
         for degrees in reversed(PLANE_DEGREES):
             if sum(series.kept_bytes for series in self.series.values()) <= MOST_KEPT:
@@ -251,15 +257,12 @@ class NeuronExpectations:
         found = self.tables.setdefault(at, {})
         if orders not in found:
             missing = [one for one in asked if one not in found]
-            inputs = len(self.layers[layer].K)
             if kind == "two":
                 found |= self._of_two_layers(layer, int(other), missing)
             elif kind == "same":
-                found |= self._within(self._series(layer), np.indices((inputs,) * 4), missing)
+                found |= self._within(self._series(layer), False, missing)
             else:
-                index = np.indices((inputs, inputs, inputs, 1))
-                index[3] = inputs
-                found |= self._within(self._planes(layer, missing, with_zero=True), index, missing)
+                found |= self._within(self._planes(layer, missing, with_zero=True), True, missing)
         return found[orders]
 
     def _asked(self, at: tuple[int, Any], orders: Orders) -> tuple[str, dict[Orders, None]]:
@@ -285,34 +288,62 @@ class NeuronExpectations:
     def _of_two_layers(self, layer: int, earlier: int, wanted: list[Orders]) -> dict[Orders, np.ndarray]:
         """Tables with a, b at a layer and c, d at an earlier one, from pairs a ≤ b and c ≤ d."""
         first, second = np.triu_indices(len(self.layers[layer].K))
-        pairs = np.stack([first, second], axis=1)
-        quads = np.concatenate([np.repeat(pairs, len(pairs), axis=0), np.tile(pairs, (len(pairs), 1))], axis=1)
         orders = tuple(dict.fromkeys(one for asked in wanted for one in _exchanged(asked)))
-        series = TwoLayerSeries(self._series(layer), self._series(earlier), self.kernel(layer, earlier), orders)
-        values, errors = series(quads)
-        self.bounds.append((orders, errors.max(axis=0), np.abs(values).max(axis=0)))
+        if (layer, earlier, orders) not in self.ahead:
+            self._look_ahead(layer, earlier, orders, np.stack([first, second], axis=1))
+        values, pairs = self.ahead.pop((layer, earlier, orders)), len(first)
         column = {one: number for number, one in enumerate(orders)}
         pair = np.zeros((first[-1] + 1,) * 2, int)
-        pair[first, second] = pair[second, first] = np.arange(len(pairs))
+        pair[first, second] = pair[second, first] = np.arange(pairs)
         falls = np.tri(len(pair), k=-1, dtype=int)
-        row = len(pairs) * pair[:, :, None, None] + pair
+        row = pairs * pair[:, :, None, None] + pair
         which = 2 * falls[:, :, None, None] + falls
         return {one: values[row, np.array([column[x] for x in _exchanged(one)])[which]] for one in wanted}
 
-    def _within(self, series: PlaneSeries, index: np.ndarray, wanted: list[Orders]) -> dict[Orders, np.ndarray]:
-        """Tables at the inputs of one series, laid out as `index` (4, …) is."""
-        sizes, flat = index.shape[1:], index.reshape(4, -1).T
+    def _look_ahead(self, layer: int, earlier: int, orders: tuple[Orders, ...], pairs: np.ndarray) -> None:
+        """Values for a layer and the next ones along its stream, which share most work, at all pairs of pairs."""
+        tops = [layer]
+        while len(tops) < LAYERS_AHEAD and self.scales.get(tops[-1]) and tops[-1] + 1 in self.layers:
+            tops.append(tops[-1] + 1)
+        low = self.layers[earlier]
+        gains = [self.memory(top, earlier) * low.root / self.layers[top].root for top in tops]
+        series = LaterLayers(self._series(earlier), [self._series(top) for top in tops], gains, orders)
+        quads = np.concatenate([np.repeat(pairs, len(pairs), axis=0), np.tile(pairs, (len(pairs), 1))], axis=1)
+        for top, value, errors in zip(tops, *series(quads), strict=True):
+            self.bounds.append((orders, errors.max(axis=0), np.abs(value).max(axis=0)))
+            self.ahead[top, earlier, orders] = value
+
+    def _within(self, series: PlaneSeries, with_zero: bool, wanted: list[Orders]) -> dict[Orders, np.ndarray]:
+        """Tables at the inputs of one series, over four of them, or over three and the last one, which is zero."""
         column = {orders: number for number, orders in enumerate(series.placed)}
-        order = np.argsort(flat, axis=1, kind="stable")
-        quads, place = np.unique(np.take_along_axis(flat, order, axis=1), axis=0, return_inverse=True)
-        values, errors = series(quads.astype(np.int32))
+        laid = _sorted_entries(len(series.K) - with_zero, with_zero)
+        values, errors = series(laid.quads)
         self.bounds.append((series.placed, errors.max(axis=0), np.abs(values).max(axis=0)))
-        sortings, which = np.unique(order, axis=0, return_inverse=True)
         found = {}
         for orders in wanted:
-            columns = np.array([column[tuple(orders[k] for k in row)] for row in sortings])
-            found[orders] = values[place.ravel(), columns[which.ravel()]].reshape(sizes)
+            columns = np.array([column[tuple(orders[k] for k in row)] for row in laid.sortings])
+            found[orders] = values[laid.place, columns[laid.which]]
         return found
+
+
+class _SortedEntries(NamedTuple):
+    """Sorted quadruples (count, 4), and for each entry of a table which of them it is and how it was sorted."""
+
+    quads: np.ndarray
+    sortings: np.ndarray
+    place: np.ndarray
+    which: np.ndarray
+
+
+@lru_cache(maxsize=4)
+def _sorted_entries(inputs: int, with_zero: bool) -> _SortedEntries:
+    index = np.indices((inputs, inputs, inputs, 1 if with_zero else inputs))
+    index[3] += inputs if with_zero else 0
+    sizes, flat = index.shape[1:], index.reshape(4, -1).T
+    order = np.argsort(flat, axis=1, kind="stable")
+    quads, place = np.unique(np.take_along_axis(flat, order, axis=1), axis=0, return_inverse=True)
+    sortings, which = np.unique(order, axis=0, return_inverse=True)
+    return _SortedEntries(quads.astype(np.int32), sortings, place.reshape(sizes), which.reshape(sizes))
 
 
 def _sorted_orders(orders: Orders) -> Orders:

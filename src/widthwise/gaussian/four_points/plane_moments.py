@@ -11,7 +11,7 @@ degree asked for; how fast the degrees converge is the kink's own affair.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -79,9 +79,10 @@ def _product_of(values: dict[int, np.ndarray], orders: Orders) -> np.ndarray:
     return reduce(np.multiply, [values[order] for order in orders])
 
 
-def _sub_orders(placed: tuple[Orders, ...]) -> set[Orders]:
+@lru_cache(maxsize=64)
+def _sub_orders(placed: tuple[Orders, ...]) -> frozenset[Orders]:
     """The sorted orders that one, two or three of the four factors can carry."""
-    return {tuple(sorted(part)) for o in placed for count in (1, 2, 3) for part in combinations(o, count)}
+    return frozenset(tuple(sorted(part)) for o in placed for count in (1, 2, 3) for part in combinations(o, count))
 
 
 def series_left(found: Singles, placed, rho: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -145,7 +145,7 @@ _compiled_block = partial(jax.jit, static_argnums=0)(add_block)
 #: Terms of the series of functions of one input.
 LINE_TERMS = 256
 #: Degrees that are tried in turn, each for the quadruples that are not yet done.
-PLANE_DEGREES = (32, 64, 128, 256)
+PLANE_DEGREES = (32, 64, 96, 128, 256)
 #: Activations that are kinked, or so sharp for the kernel that they look it, are followed to this degree alone: their
 #: series converges slowly, and planes are integrated one by one. Sharp ones of more inputs are left to the sample.
 SLOW_DEGREES, MOST_SHARP = 64, 8
