@@ -232,7 +232,7 @@ def parts_that_fit(records: Records) -> list[Records]:
     return [
         Records(
             tuple(records.columns[i] for i in part),
-            [tuple(_folded(row[i], left) for i in part) for row in records.rows],
+            [tuple(_folded_words(row[i], left) for i in part) for row in records.rows],
             records.remarks if number == last else (),
             keys=records.keys,
         )
@@ -240,7 +240,7 @@ def parts_that_fit(records: Records) -> list[Records]:
     ]
 
 
-def _folded(cell: Any, width: int) -> Any:
+def _folded_words(cell: Any, width: int) -> Any:
     return fill(cell, max(width - _GAP, 20)) if isinstance(cell, str) and len(cell) > width else cell
 
 

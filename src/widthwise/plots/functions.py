@@ -16,7 +16,7 @@ from widthwise.network import MLP, GradientDescent, check_integer, check_targets
 from widthwise.plots.style import COLOURS, INK, PAPER, look, panels
 
 #: Inputs of one prediction to order 1/n: its cost grows with their fourth power, so that points go in small groups.
-_JOINT = 8
+_INPUTS_OF_A_GROUP = 8
 #: How far beyond the training inputs the line reaches, as a part of its length, on either side.
 _BEYOND = 0.15
 #: Descent takes this part of the largest stable step.
@@ -69,15 +69,15 @@ def trained_functions(
     X = net.check_inputs(X_train, "X_train")
     y = check_targets(y_train, len(X), net.widths[-1])
     points = check_integer("points", points, 2)
-    if len(X) < 2 or len(X) >= _JOINT:
-        raise InvalidInput("X_train", f"{len(X)} inputs", f"2 to {_JOINT - 1} for a line through them")
+    if len(X) < 2 or len(X) >= _INPUTS_OF_A_GROUP:
+        raise InvalidInput("X_train", f"{len(X)} inputs", f"2 to {_INPUTS_OF_A_GROUP - 1} for a line through them")
     if X.shape[1] == 1:
         rising = np.argsort(X[:, 0])
         X, y = X[rising], y[rising]
     trained_at, place, line = _line(X, points)
     algorithm = GradientDescent(_STEP * max_learning_rate(net, X), steps)
     # groups of one size share their programs: the last one overlaps the one before
-    group, why = _JOINT - len(X) if order else points, ""
+    group, why = _INPUTS_OF_A_GROUP - len(X) if order else points, ""
     starts = [min(i, max(points - group, 0)) for i in range(0, points, group)]
     new = [slice(group * k - i, None) for k, i in enumerate(starts)]
     try:
