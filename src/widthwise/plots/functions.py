@@ -75,7 +75,8 @@ def trained_functions(
         rising = np.argsort(X[:, 0])
         X, y = X[rising], y[rising]
     trained_at, place, line = _line(X, points)
-    algorithm = GradientDescent(_STEP * max_learning_rate(net, X), steps)
+    rate = _STEP * max_learning_rate(net, X)
+    algorithm = GradientDescent(rate, steps)
     # groups of one size share their programs: the last one overlaps the one before
     group, why = _INPUTS_OF_A_GROUP - len(X) if order else points, ""
     starts = [min(i, max(points - group, 0)) for i in range(0, points, group)]
@@ -94,7 +95,7 @@ def trained_functions(
 
     paths = np.empty((0, points))
     if networks:
-        paths = descent_paths(net, X, y, line, algorithm.learning_rate, [steps], networks, seed)[:, 0, 0]
+        paths = descent_paths(net, X, y, line, rate, [steps], networks, seed)[:, 0, 0]
     finite = (None, None) if why or not order else (along("mean"), spread("cov"))
     return TrainedFunctions(
         place, along("mean0"), spread("cov0"), *finite, paths, trained_at, y[:, 0], steps, net, why
