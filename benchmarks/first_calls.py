@@ -3,8 +3,8 @@
     python benchmarks/first_calls.py [--before PATH]
 
 Each call is made in a process of its own, three times; the best is shown, in seconds by the clock and of the processor.
-`--before` is the `src` folder of an older version, timed in the same run. "README" is its first block. The goals are a
-third of what the calls took in version 0948c3a, and 3 s for the block.
+`--before` is the `src` folder of an older version, timed in the same run. "README" is theory, measurement, prediction
+and posterior of one network. The goals are a third of what the calls took in version 0948c3a, and 3 s for that block.
 """
 
 from __future__ import annotations

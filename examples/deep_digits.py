@@ -24,10 +24,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.ticker import PercentFormatter
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import widthwise as ww
+from widthwise.plots.style import COLOURS, look
 
 DEPTH, BATCH = 50, 64
 
@@ -139,21 +141,27 @@ def show(name: str, runs: list[Curve]) -> None:
 
 
 def draw(results: dict[str, dict[str, list[Curve]]], file: Path) -> None:
-    """Loss and accuracy against epochs: means over seeds, bands from the smallest to the largest."""
-    figure, axes = plt.subplots(2, len(results), figsize=(4.2 * len(results), 5.4), sharex=True, squeeze=False)
-    for column, (activation, curves) in zip(axes.T, results.items(), strict=True):
-        for axis, what in zip(column, ("loss", "accuracy"), strict=True):
-            for name, runs in curves.items():
-                values = np.array([getattr(run, what) for run in runs])
-                epoch = np.arange(1, values.shape[1] + 1)
-                axis.plot(epoch, values.mean(axis=0), label={"advice": "advice", "default": "PyTorch default"}[name])
-                axis.fill_between(epoch, values.min(axis=0), values.max(axis=0), alpha=0.25)
-        column[0].set(title=f"{activation}, {DEPTH} layers", ylabel="training loss (1: nothing learnt)", ylim=(0, 1.5))
-        column[1].set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 1))
-    axes[0, 0].legend()
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
-    plt.close(figure)
+    """Test accuracy against epochs: means over seeds, bands from the smallest to the largest, labels on the curves."""
+    with look():
+        figure, axes = plt.subplots(1, len(results), figsize=(5.2 * len(results), 3.9), sharey=True, squeeze=False)
+        for axis, (activation, curves) in zip(axes[0], results.items(), strict=True):
+            for name, colour in (("advice", COLOURS[1]), ("default", COLOURS[0])):
+                values = np.array([run.accuracy for run in curves.get(name, [])])
+                if not len(values):
+                    continue
+                epoch, mean = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
+                axis.plot(epoch, mean, color=colour, lw=2.5)
+                axis.fill_between(epoch, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.25, lw=0)
+                words = {"advice": "code printed by widthwise", "default": "PyTorch default"}[name]
+                below = "bottom" if name == "default" else "top"
+                high = mean[-1] + 0.02 if name == "default" else values[:, -len(epoch) // 2 :].min() - 0.06
+                text = f"{words}: {mean[-1]:.0%}"
+                axis.text(epoch[-1], high, text, ha="right", va=below, color=colour, weight="bold")
+            axis.set(title=f"{activation}, {DEPTH} layers", xlabel="epoch", ylim=(0, 1))
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes[0, 0].set_ylabel("test accuracy")
+        figure.savefig(file, dpi=160)
+        plt.close(figure)
 
 
 def save(results: dict[str, dict[str, list[Curve]]], file: Path) -> None:

@@ -1,7 +1,9 @@
 """The command line: what it prints and writes, what it refuses, and the exit codes."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from typer.main import get_command
 
 import widthwise as ww
 from widthwise.activations import ACTIVATION_NAMES
 from widthwise.cli import options
 from widthwise.cli.main import main
 from widthwise.cli.output import Records, emit
+from widthwise.cli.program import app
 from widthwise.study.data import BUILT_IN
 from widthwise.study.spec import ALGORITHM_CLASSES
 
@@ -382,17 +386,70 @@ def test_labs_that_are_interrupted_show_the_verdicts_so_far(three_labs, here, mo
     assert [line.split(",")[0] for line in out.splitlines()] == ["lab", "good"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["lab --list", "critical gelu", "critical tanh", "theory --layers last", "compare --widths 2,8,1 --networks 20",
-     "advise --widths 2,10x64,1 --activation tanh"],
-)  # fmt: skip
-def test_what_is_printed_fits_eighty_columns(words, capsys):
-    _, out, err = call(capsys, *words.split())
-    text = out.split("PyTorch code")[0] + err
+TINY = "--widths 2,8,1"
+#: Every command that prints a table, with its largest one.
+PRINTED = [
+    "lab --list", "critical gelu", "critical tanh", "phase tanh", "doctor", "theory --layers last",
+    f"theory {TINY} --order 1", f"theory {TINY} --data circle --points 9", f"measure {TINY} --networks 20 --data circle --points 9",
+    f"measure {TINY} --networks 20 --statistics K,Theta,V", "compare --widths 2,8,1 --networks 20",
+    "advise --widths 2,10x64,1 --activation tanh", "predict --widths 2,8,1 --data xor",
+    "predict --widths 2,8,1 --data xor --order 1 --cumulants 4", f"train {TINY} --data xor --networks 4",
+    f"posterior {TINY} --data xor --noise 0.01 --order 1", "evidence --data xor --depths 2,3 --hidden 16,64,256,1024",
+    f"couplings {TINY} --C_b 0.1 --data circle --points 2", f"trained_kernel {TINY} --data xor --by-layer",
+    "equalise --widths 2,4x64,1", "audit torch.nn:Transformer",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PRINTED)
+def test_what_is_printed_fits_eighty_columns(words, here, capsys):
+    code, out, err = call(capsys, *words.split())
+    assert code in (0, 1), err
+    # code to paste stays on its line, and so do findings about tensors with long names
+    kept = [
+        line for line in out.split("PyTorch code")[0].splitlines(True) if not re.match(r"    |error|warning|note", line)
+    ]
+    text = "".join(kept) + "".join(line for line in err.splitlines(True) if "warning: " not in line)
     assert max(map(len, text.splitlines())) <= 80
     if words == "lab --list":
         assert "implicit-bias-diagonal" in out
+
+
+def test_every_command_that_prints_a_table_is_looked_at():
+    names = {command.name for command in app.registered_commands}
+    assert names - {words.split()[0] for words in PRINTED} == {"report", "explore"}  # which write a page and serve one
+
+
+@pytest.mark.parametrize("command", sorted({command.name for command in app.registered_commands} | {""}))
+def test_help_fits_eighty_columns(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    code, out, _ = call(capsys, *command.split(), "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+
+
+#: Options whose default in Python is "all of the network's own" or "none", which the command line reads from a study.
+FROM_THE_STUDY = {"X", "X_train", "y_train", "X_test", "net", "algorithm", "activation"}
+
+
+@pytest.mark.parametrize(
+    "command", ["theory", "measure", "predict", "train", "posterior", "equalise", "trained_kernel"]
+)
+def test_options_have_the_defaults_of_the_function_behind_them(command):
+    """Options and arguments of the same name; those that a study holds have their defaults there."""
+    function = ww.criticality.equalise if command == "equalise" else getattr(ww, command)
+    arguments = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    options = {p.name: p.default for p in get_command(app).commands[command].params}
+    shared = {
+        n for n in arguments.keys() & options.keys() if arguments[n] is not inspect.Parameter.empty
+    } - FROM_THE_STUDY
+    assert shared
+    differing = {
+        name: (arguments[name], options[name])
+        for name in shared
+        if arguments[name] != options[name] and options[name] is not None
+    }
+    assert differing == {}
 
 
 def test_the_command_line_has_the_defaults_of_python(capsys):

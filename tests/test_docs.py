@@ -1,20 +1,31 @@
 """Every Python block and every command of README and the documentation runs, page by page; the site builds."""
 
+import json
 import os
 import re
-import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from doctests import fenced
 from markdown.extensions.toc import slugify
+from mathematics import typeset
+from notebooks import page_of
+from page_runner import blocks_of, run_command, run_page
 
 from widthwise.cli.examples import EXAMPLES
 from widthwise.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+#: Pages that must show something: everything a newcomer follows.
+TUTORIALS = [ROOT / "docs" / f"{name}.md" for name in ("start", "principles", "gallery")]
+TUTORIALS += sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
 def blocks(page: Path, language: str = "python") -> list[str]:
@@ -26,42 +37,71 @@ def commands(page: Path) -> list[str]:
     return [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_examples_of_a_page_run(page, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for code in blocks(page):
-        exec(compile(code, str(page), "exec"), names)
-    assert "nan" not in capsys.readouterr().out
-
-
 def slow(page):
-    """The page of the report runs it as a function too, and `make demo` as a command."""
+    """The command of the page of the report runs as a function too, and by `make demo`."""
     return pytest.param(page, marks=pytest.mark.full) if page.stem == "report" else page
 
 
-@pytest.mark.parametrize("page", [slow(p) for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_commands_of_a_page_run(page, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for name, language in (("study.toml", "toml"), ("points.csv", "csv")):
-        for text in blocks(page, language):
-            Path(name).write_text(text)
-    for command in commands(page):
-        assert execute(command) == 0, command + "\n" + capsys.readouterr().err
-        out, err = capsys.readouterr()
-        assert out.strip() or "written: " in err or "--quiet" in command, command
+@pytest.mark.parametrize(
+    "page", [slow(p) for p in PAGES if blocks_of(p.read_text())], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_the_code_of_a_page_runs_and_a_tutorial_prints_and_draws(page):
+    done = run_page(page.read_text(), page.name)
+    printed = "".join(block.printed for block in done)
+    assert not re.search(r"\bnan\b", printed)
+    # a command that writes a file says so elsewhere
+    assert all(b.printed.strip() or "--out" in b.code or "--quiet" in b.code for b in done if b.language == "console")
+    if page in TUTORIALS:
+        assert printed.strip() or page.stem in ("principles", "gallery")
+        assert any(block.figures for block in done) or "](../figures/" in page.read_text()
 
 
-def execute(command: str) -> int:
-    """A command in this process; one with a pipe in a shell."""
-    words = shlex.split(command)
-    if "|" not in words:
-        assert words[0] == "widthwise"
-        return main(words[1:])
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path})
-    print(done.stdout)
-    return done.returncode if not done.stderr else 1
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs_prints_and_draws_within_ten_seconds(notebook):
+    content = json.loads(notebook.read_text())
+    start = time.process_time()
+    done = run_page(page_of(content, notebook.name), notebook.name)
+    assert time.process_time() - start < 10.0
+    assert any(block.printed for block in done)
+    assert any(block.figures for block in done)
+    assert all(not cell.get("outputs") for cell in content["cells"])  # what it prints is made when the site is built
+
+
+def test_what_code_prints_and_draws_stands_below_it():
+    text = "Words\n\n```python\nprint(6 * 7)\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.ylabel('height')\n```\n"
+    (block,) = run_page(text, "page")
+    assert block.printed == "42\n"
+    ((words, svg),) = block.figures
+    assert words == "Figure. height"
+    assert svg.startswith("<?xml")
+    assert text[: block.end].endswith("```")
+    assert run_page(text.replace("42", "1/0").replace("6 * 7", "1"), "page")[0].printed == "1\n"
+    with pytest.raises(ZeroDivisionError):
+        run_page("```python\n1 / 0\n```\n", "page")
+
+
+def test_formulas_are_numbered_by_section_and_unknown_ones_stop_the_build():
+    page = '<h2 id="x">§4 Flow</h2><div class="arithmatex">\\[K_{ab}\\]</div><p><span class="arithmatex">\\(V\\)</span></p>'
+    made = typeset(page + page.replace("§4", "§5"))
+    assert re.findall(r'id="(eq-[\d-]+)"', made) == ["eq-4-1", "eq-5-1"]
+    assert made.count("<math") == 4
+    with pytest.raises(ValueError, match="nosuchcommand"):
+        typeset(r'<span class="arithmatex">\(\nosuchcommand x\)</span>')
+
+
+def test_no_formula_of_the_theory_page_is_left_untypeset():
+    text = re.sub(
+        r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|\$\$.*?\$\$|\$[^$]+\$",
+        "",
+        (ROOT / "docs" / "theory.md").read_text(),
+        flags=re.M | re.S,
+    )
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert not re.findall(r".*[α-ωΘΣΔΩΠ⟨⟩√²³½¼∂≈≤≥=∝_^⊥∥ĤĜ].*|^    \S.*", prose, flags=re.M)
+
+
+def test_examples_in_docstrings_become_code_and_not_quotations():
+    assert fenced("Words.\n\n>>> 1 + 1\n2\n\nMore of K*.") == "Words.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore of K\\*."
 
 
 def test_the_examples_of_every_help_text_run(capsys, monkeypatch, tmp_path):
@@ -74,7 +114,7 @@ def test_the_examples_of_every_help_text_run(capsys, monkeypatch, tmp_path):
             assert "".join(line.split()) in shown
             if line in elsewhere:
                 continue  # runs with its page
-            assert execute(line) == 0, line + "\n" + capsys.readouterr().err
+            assert run_command(line) == 0, line + "\n" + capsys.readouterr().err
 
 
 def test_the_errata_print_equal_numbers(capsys):
@@ -129,7 +169,8 @@ def test_a_wrong_link_and_a_wrong_anchor_are_found():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
     named = set(re.findall(r"([\w/-]+\.md)", navigation))
-    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+    notebooks = {f"notebooks/{notebook.stem}.md" for notebook in NOTEBOOKS}
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]} | notebooks
 
 
 def test_files_that_pages_name_exist():
@@ -149,9 +190,18 @@ def test_commands_stand_in_blocks_that_are_run():
 
 def test_the_site_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    # the code of its pages is run above
+    environment = {**os.environ, "WIDTHWISE_DOCS": "text"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "api" / "index.html").exists()
+    site = tmp_path / "site"
+    api = (site / "api" / "index.html").read_text()
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in api  # examples are code
+    assert not re.search(r"<blockquote>\s*<blockquote>", api)  # and not quotations
+    assert "{ .md-button }" not in (site / "index.html").read_text()
+    assert 'id="eq-4-3"' in (site / "theory" / "index.html").read_text()
+    assert (site / "notebooks" / "start" / "index.html").exists()
+    assert (site / "search" / "search_index.json").exists()
 
 
 @pytest.mark.full

@@ -9,7 +9,7 @@ from dataclasses import replace
 from email.message import Message
 from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from widthwise.explorer.door import LARGEST_MESSAGE, MOST_FRAGMENTS, guard
 from widthwise.explorer.ensembles import check_size, prediction, sample, task_of, train_batches
 from widthwise.explorer.jobs import MOST_JOBS, Job, Latest, Share, Turns
 from widthwise.explorer.server import Page, warm
-from widthwise.explorer.settings import CONTROLS, PAGE_ACTIVATIONS, Settings
+from widthwise.explorer.settings import CONTROLS, PAGE_ACTIVATIONS, PRESETS, Settings
 from widthwise.explorer.theory import (
     DRAWN_TENSORS,
     advice_of,
@@ -629,6 +629,41 @@ def test_trained_networks_appear_beside_their_prediction(visit):
     measured, predicted = (visitor.data(f"trained_mean:{name}") for name in ("measured", "finite"))
     assert len(measured["y"]) == len(predicted["y"]) == 2
     assert np.all(np.abs(np.subtract(measured["y"], predicted["y"])) < 6.0 * np.array(measured["error"]))
+
+
+def test_the_trained_tab_shows_curves_at_the_settings_of_the_start(visit):
+    visitor = visit()
+    visitor.page.get_by_text("Trained networks", exact=True).click()
+    visitor.wait_for_data("function:infinite", "data.y.length == 24 && data.y.every(Number.isFinite)")
+    band = visitor.data("function:infinite_band")
+    assert np.all(np.array(band["upper"]) >= np.array(band["lower"]))
+    assert len(visitor.data("function:data")["y"]) == 3
+
+
+def test_the_page_has_words_before_anything_is_computed(server):
+    _, text, _ = asked(server)
+    assert "every curve follows" in text
+    assert "Loading the page" in text
+    assert 'name="viewport" content="width=device-width' in text
+
+
+def test_a_telephone_sees_a_chart_first_in_one_column(visit):
+    visitor = visit(SMALL, 390)
+    assert not visitor.page.locator("#loading").is_visible()
+    chart = visitor.page.locator(".bk-Figure").first.bounding_box()
+    controls = visitor.page.get_by_label("Weight variance C_W").bounding_box()
+    assert chart["y"] + 0.5 * chart["height"] < 844  # of a telephone's first screen
+    assert chart["y"] < controls["y"]
+    lefts = {round(box.bounding_box()["x"]) for box in visitor.page.locator(".bk-Figure").all()}
+    assert len(lefts) == 1
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_presets_are_links_that_can_be_read(name):
+    query = dict(parse_qsl(PRESETS[name].removeprefix("?")))
+    settings, problems = Settings.restored(query)
+    assert problems == []
+    assert settings != Settings()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -1,5 +1,7 @@
 """Figures show what they should, in one look, and leave the user's settings alone."""
 
+from itertools import combinations
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -12,7 +14,7 @@ from matplotlib.colors import to_rgb
 import widthwise as ww
 from widthwise import plots
 from widthwise.errors import InvalidInput
-from widthwise.plots.style import COLOURS, LINES, MARKERS, look, marks, narrow, style
+from widthwise.plots.style import COLOURS, DARK, INK, LINES, MARKERS, PAPER, look, marks, narrow, style, web_svg
 
 NET = ww.MLP([2, 16, 16, 1], "tanh", C_W=1.5)
 X = [[1.0, 0.5], [-0.3, 0.8], [2.0, 0.1]]
@@ -136,6 +138,68 @@ def test_colours_differ_in_grey_and_curves_differ_without_colour():
     assert len({tuple(marks(i).values()) for i in range(16)}) == 16
 
 
+#: Linear RGB as people without one kind of cone see it (Machado, Oliveira and Fernandes 2009), and as others do.
+COLOUR_VISION = {
+    "all cones": np.eye(3),
+    "no long cones": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no middle cones": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "no short cones": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def lightness_and_hue(colour, seen_through):
+    """CIE L*a*b* of a colour as seen with these cones."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    ratio = to_xyz @ np.clip(np.asarray(seen_through) @ linear, 0.0, 1.0) / to_xyz.sum(axis=1)
+    f = np.where(ratio > 0.008856, np.cbrt(ratio), 7.787 * ratio + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def least_difference(colours):
+    """The smallest distance between two of the colours, in units of which 2 can just be seen, for any eyes."""
+    return min(
+        np.linalg.norm(lightness_and_hue(one, cones) - lightness_and_hue(other, cones))
+        for cones in COLOUR_VISION.values()
+        for one, other in combinations(colours, 2)
+    )
+
+
+def test_the_colour_blind_tell_curves_apart_on_light_and_on_dark_pages():
+    assert least_difference(COLOURS) > 25.0
+    assert least_difference([DARK[colour] for colour in COLOURS]) > 20.0
+    assert least_difference(["#2ca02c", "#d62728"]) < 20.0  # the usual green and red
+
+
+def test_a_figure_for_the_web_follows_the_reader_into_the_dark(kernels):
+    drawn = web_svg(plots.plot_flow(kernels[0]))
+    assert "prefers-color-scheme: dark" in drawn
+    for colour in (COLOURS[0], INK, PAPER):
+        assert f"var(--ww-{colour[1:]}, {colour})" in drawn
+        assert f": {colour}" not in drawn  # nothing keeps a colour of the light page
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu"])
+def test_the_regions_of_the_phase_diagram_end_at_the_critical_line(name):
+    """The border between the areas lies on χ = 1, not on the nearest points of a coarse grid."""
+    diagram = ww.phase_diagram(name, np.linspace(0.1, 3.0, 24), np.linspace(0.05, 0.5, 10))
+    figure = plots.plot_phase(diagram)
+    ordered = figure.axes[0].collections[0].get_paths()[0]
+    for C_b in (0.13, 0.31):
+        if name == "relu":
+            C_W = 2.0
+        else:
+            _, line_W, line_b = ww.criticality.critical_line(name)
+            C_W = float(np.interp(C_b, line_b, line_W))
+        assert ordered.contains_point((C_W - 0.03, C_b))
+        assert not ordered.contains_point((C_W + 0.03, C_b))  # the grid is four times as coarse
+
+
 def test_figures_are_vectors_and_the_same_bytes_each_time(kernels, tmp_path):
     for suffix in ("svg", "pdf"):
         first, second = (plots.save_figure(plots.plot_flow(kernels[0]), tmp_path / f"{i}.{suffix}") for i in range(2))
@@ -203,4 +267,4 @@ class TestTrained:
         assert within.mean() == pytest.approx(0.95, abs=0.01)
         for bad, message in (({"x": [1.0]}, "x: got 1 numbers"), ({"output": 1}, "output: got 1")):
             with pytest.raises(InvalidInput, match=message):
-                plots.plot_functions(drawn, **bad)
+                plots.plot_drawn_functions(drawn, **bad)

@@ -25,7 +25,7 @@ def test_every_section_is_there_with_its_figures(made):
     _, found, path = made
     page = path.read_text()
     assert [key for key in SECTIONS if f"<section id='{key}'>" in page] == list(SECTIONS)
-    assert page.count("<figure>") == 10
+    assert page.count("<figure>") == 11
     assert "Not computed" not in page
     assert found.notes == []
     for row in found.comparison:

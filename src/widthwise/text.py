@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+#: Columns of a terminal.
+TERMINAL = 80
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: bool | Collection[int] = False) -> str:
+
+def columns_that_fit(widths: Sequence[int], keys: int = 1, limit: int = TERMINAL) -> list[list[int]]:
+    """The columns of a table in groups that are no wider than a terminal, each beginning with the first `keys`.
+
+    >>> columns_that_fit([10, 40, 40, 20])
+    [[0, 1], [0, 2, 3]]
+    """
+    groups = [list(range(keys))]
+    for column in range(keys, len(widths)):
+        if sum(widths[i] for i in groups[-1]) + widths[column] > limit and len(groups[-1]) > keys:
+            groups.append(list(range(keys)))
+        groups[-1].append(column)
+    return groups
+
+
+def text_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    left: bool | Collection[int] = False,
+    limit: int | None = TERMINAL,
+) -> str:
     """Columns as wide as they need to be, numbers to four digits, a dash for None, aligned to the right.
 
-    `left` is True where all columns are aligned to the left, or the numbers of those that are.
+    `left` is True where all columns are aligned to the left, or the numbers of those that are. A table wider than
+    `limit` is written in parts, each with the first column.
 
     >>> print(text_table(["name", "value"], [["a", 1.23456], ["long", 2]]))
     name  value
@@ -24,4 +48,6 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: b
     for line in lines:
         cells = zip(line, widths, range(len(head)), strict=True)
         placed.append([cell.ljust(width) if column in on_left else cell.rjust(width) for cell, width, column in cells])
-    return "\n".join("  ".join(line).rstrip() for line in placed)
+    groups = [list(range(len(head)))] if limit is None else columns_that_fit([w + 2 for w in widths], 1, limit + 2)
+    parts = ["\n".join("  ".join(line[i] for i in group).rstrip() for line in placed) for group in groups]
+    return "\n\n".join(parts)

@@ -24,6 +24,7 @@ from widthwise.cli.options import FORMATS, FigureOptions, OutputOptions
 from widthwise.cli.streams import put
 from widthwise.errors import InvalidInput, NotWritten, UnknownName
 from widthwise.extras import require_extra
+from widthwise.text import TERMINAL, columns_that_fit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,16 +33,22 @@ _FIGURES = (".svg", ".pdf", ".png")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".nc": "netcdf", ".txt": "table"}
 #: Rows of a printed table; the other formats hold everything.
 MOST_ROWS = 60
+#: Columns between those of a table.
+_GAP = 3
 
 
 @dataclass(frozen=True)
 class Records:
-    """A result that is a list of rows, with remarks to print below a table, or with a table of its own as text."""
+    """A result that is a list of rows, with remarks to print below a table, or with a table of its own as text.
+
+    The first `keys` columns say what a row is about: a table wider than a terminal is printed in parts, each with them.
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     remarks: tuple[str, ...] = ()
     text: str = ""
+    keys: int = 1
 
 
 def network_lines(net: Any) -> list[str]:
@@ -68,7 +75,7 @@ def tell_network(net: Any, output: OutputOptions) -> None:
     """The network behind a table on the screen; files hold it themselves."""
     if output.out is None and check_output(output) == "table":
         for line in network_lines(net):
-            remark(output, fill(line, 80))
+            remark(output, fill(line, TERMINAL))
 
 
 def remark(output: OutputOptions, text: str) -> None:
@@ -197,7 +204,7 @@ def matrices(dataset: xr.Dataset) -> list[Records]:
                 cells = [f"{cell} ± {error:.2g}" for cell, error in zip(cells, errors[name].ravel(), strict=True)]
             for i, place in enumerate(itertools.product(*_labels(dataset, down))):
                 rows.append((name, *place, *cells[i * len(heads) : (i + 1) * len(heads)]))
-        found.append(Records(("variable", *down, *heads), rows))
+        found.append(Records(("variable", *down, *heads), rows, keys=1 + len(down)))
     return found
 
 
@@ -205,7 +212,36 @@ def _as_table(result: xr.Dataset | Records) -> str:
     if isinstance(result, Records) and result.text:
         return result.text
     tables = [result] if isinstance(result, Records) else matrices(result)
-    return "".join(_one_table(records) for records in tables)
+    return "".join(_one_table(part) for records in tables for part in parts_that_fit(records))
+
+
+def parts_that_fit(records: Records) -> list[Records]:
+    """The table, or several with some of its columns each, none wider than a terminal; words in the last are folded.
+
+    >>> wide = Records(("name", *"abcdef"), [("x", *[1234567890.0] * 6)])
+    >>> [part.columns for part in parts_that_fit(wide)]
+    [('name', 'a', 'b', 'c', 'd', 'e'), ('name', 'f')]
+    """
+    shown = [tuple(map(_shown, row)) for row in records.rows[:MOST_ROWS]]
+    widths = [max(map(len, column)) + _GAP for column in zip(records.columns, *shown, strict=True)]
+    if sum(widths) - _GAP + 1 <= TERMINAL:  # a table begins with a space
+        return [records]
+    parts = columns_that_fit(widths, records.keys, TERMINAL + _GAP - 1)
+    left = TERMINAL + _GAP - sum(widths[: records.keys])
+    last = len(parts) - 1
+    return [
+        Records(
+            tuple(records.columns[i] for i in part),
+            [tuple(_folded_words(row[i], left) for i in part) for row in records.rows],
+            records.remarks if number == last else (),
+            keys=records.keys,
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def _folded_words(cell: Any, width: int) -> Any:
+    return fill(cell, max(width - _GAP, 20)) if isinstance(cell, str) and len(cell) > width else cell
 
 
 def _one_table(records: Records) -> str:
@@ -227,7 +263,7 @@ def _one_table(records: Records) -> str:
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n") + "\n"  # pyright: ignore
     more = len(records.rows) - MOST_ROWS
     notes = (f"… and {more} more rows: --format csv or --out FILE has them all",) if more > 0 else ()
-    return text + "".join(f"{fill(note, 80)}\n" for note in (*notes, *records.remarks))
+    return text + "".join(f"{fill(note, TERMINAL)}\n" for note in (*notes, *records.remarks))
 
 
 def _shown(cell: Any) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
+from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 from widthwise.comparison.readings import check_measurement, read
 from widthwise.comparison.verdicts import (
@@ -119,7 +123,7 @@ class Comparison:
     def table(self, wide: bool = False) -> str:
         """The rows as text: what a reader needs in 80 columns, or everything."""
         if check_flag("wide", wide):
-            return text_table(_HEAD, [astuple(row) for row in self.rows])
+            return text_table(_HEAD, [astuple(row) for row in self.rows], limit=None)
         layers = {row.layer for row in self.rows}
         one = f"layer {self.rows[0].layer}" if len(layers) == 1 and None not in layers else ""
         rows = [
@@ -132,6 +136,30 @@ class Comparison:
 
     def __str__(self) -> str:
         return f"{self.table()}\n{fill(self.sentence, 80)}"
+
+    def _repr_html_(self) -> str:
+        """The summary and the rows, for a notebook."""
+        cells = "".join(
+            f"<tr><td>{escape(_name(row))}</td><td>{row.worst_pull:.2f}</td><td>{row.predicted:.4g}</td>"
+            f"<td>{row.measured:.4g} ± {row.standard_error:.1g}</td><td>{row.probability:.2g}</td>"
+            f"<td>{escape(row.verdict)}</td></tr>"
+            for row in self.rows
+        )
+        heads = "".join(f"<th scope='col'>{escape(head)}</th>" for head in ("variable", *_NARROW_HEAD))
+        return f"<p>{escape(self.sentence)}</p><table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The rows as a pandas table.
+
+        >>> row = ComparisonRow("K", 2, 1, 0.5, 0.5, "0,0", 1.0, 1.1, 0.2, 1, 0.25, 1.0, 0.6, AGREES)
+        >>> Comparison((row,)).to_dataframe()["verdict"].tolist()
+        ['agrees']
+        """
+        import pandas
+
+        return pandas.DataFrame(
+            [asdict(row) for row in self.rows], columns=[field.name for field in fields(ComparisonRow)]
+        )
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows to a CSV file."""

@@ -27,6 +27,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,20 @@ class Critical:
     _profile: Profile = field(repr=False, compare=False)
     block: BlockForm = field(default=PLAIN, repr=False)
     _sigma: Activation | None = field(default=None, repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        """The numbers as a table, for a notebook.
+
+        >>> "<th scope='row'>C_W</th><td>2</td>" in critical("relu")._repr_html_()
+        True
+        """
+        names = ("activation", "C_b", "C_W", "K_star", "universality", "stable_side")
+        values = {name: getattr(self, name) for name in names} | {
+            f"exponent of {n}": x for n, x in self.exponents.items()
+        }
+        cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+        rows = "".join(f"<tr><th scope='row'>{name}</th><td>{escape(cell)}</td></tr>" for name, cell in cells.items())
+        return f"<table><caption>Critical initialisation</caption><tbody>{rows}</tbody></table>"
 
     @property
     def every_K(self) -> bool:

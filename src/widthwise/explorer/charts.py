@@ -13,7 +13,8 @@ from bokeh.plotting import figure
 from widthwise.criticality.phase_diagram import PHASE_NAMES
 from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
-from widthwise.plots.style import COLOURS
+from widthwise.plots.functions import TrainedFunctions
+from widthwise.plots.style import AREA_COLOURS, COLOURS
 
 #: Nothing to draw, though the legend shows how it would look.
 NOTHING = np.full(1, np.nan)
@@ -23,8 +24,8 @@ DENSITIES = {"gaussian": "infinite width (Gaussian)", "edgeworth": "to order 1/n
 _WHOLE = ("layer", "test input (number)")
 _DASHES = ("solid", "dashed", "dashdot", "dotted")
 _MARKERS = ("circle", "square", "triangle", "diamond")
-#: Ordered, critical, chaotic, divergent: apart in grey too.
-_PHASE_COLOURS = ("#dfe8f0", "#1b3a57", "#f3d9c9", "#8a8a8a")
+#: Ordered, critical, chaotic, divergent.
+_PHASE_COLOURS = (AREA_COLOURS[0], COLOURS[0], AREA_COLOURS[2], AREA_COLOURS[3])
 
 
 class Chart:
@@ -98,6 +99,38 @@ class Chart:
             self.figure.add_tools(models.HoverTool(renderers=[drawn], tooltips=[(label, tip)]))
 
 
+class FunctionChart(Chart):
+    """Trained networks as functions along a line: mean ± standard deviation of the theory, networks, and the data."""
+
+    def __init__(self):
+        super().__init__("function", "What training makes of these networks",
+                         "place on the line through the training inputs", "output")  # fmt: skip
+        paths: dict[str, Any] = {"xs": [], "ys": []}
+        self.sources["networks"] = models.ColumnDataSource(paths, name="function:networks")
+        drawn = self.figure.multi_line("xs", "ys", source=self.sources["networks"], color="#8a8a8a", line_alpha=0.6)
+        self._entry("trained networks", drawn)
+        for style, (name, label) in enumerate({"infinite": "infinite width", "finite": "to order 1/n"}.items()):
+            source = self._source(f"{name}_band", "x", "lower", "upper")
+            self.figure.varea("x", "lower", "upper", source=source, fill_color=COLOURS[style], fill_alpha=0.2)
+            self.line(name, f"{label}, mean ± deviation", style, 2.6)
+        self.points("data", "training data", 3)
+
+    def show(self, found: TrainedFunctions) -> None:
+        """New curves; what was not computed is taken off."""
+        for name, mean, spread in (
+            ("infinite", found.mean0, found.spread0), ("finite", found.mean, found.spread)
+        ):  # fmt: skip
+            if mean is None or spread is None:
+                self.clear(name, f"{name}_band")
+                continue
+            self.set(name, found.place, mean)
+            band: dict[str, Any] = {"x": found.place, "lower": mean - spread, "upper": mean + spread}
+            self.sources[f"{name}_band"].data = band
+        paths: dict[str, Any] = {"xs": [found.place] * len(found.networks), "ys": list(found.networks)}
+        self.sources["networks"].data = paths
+        self.set("data", found.trained_at, found.targets, np.zeros(len(found.targets)))
+
+
 class PhaseChart(Chart):
     """The plane of C_W and C_b: phases, the line χ_⊥ = 1, the critical point, and where the page is."""
 
@@ -120,8 +153,8 @@ class PhaseChart(Chart):
                 self._entry(phase, empty)
         self.line("line", "critical line χ⊥ = 1", 0, 2.5)
         for name, label, marker, colour, size in (
-            ("critical", "critical point", "star", "#1b3a57", 16),
-            ("here", "this network", "circle_cross", "#c1652f", 15),
+            ("critical", "critical point", "star", COLOURS[0], 16),
+            ("here", "this network", "circle_cross", COLOURS[1], 15),
         ):
             source = self._source(name, "x", "y")
             drawn = self.figure.scatter(
@@ -133,9 +166,16 @@ class PhaseChart(Chart):
     def show(self, phases: Phases) -> None:
         """The diagram of another activation."""
         grid, (line_W, line_b), point = phases.grid, phases.line, phases.point
-        left, right, low, high = grid.C_W[0], grid.C_W[-1], grid.C_b[0], grid.C_b[-1]
+        # a pixel is centred on its point of the grid
+        half_W, half_b = 0.5 * (grid.C_W[1] - grid.C_W[0]), 0.5 * (grid.C_b[1] - grid.C_b[0])
+        left, right, low, high = (
+            grid.C_W[0] - half_W,
+            grid.C_W[-1] + half_W,
+            grid.C_b[0] - half_b,
+            grid.C_b[-1] + half_b,
+        )
         data = {"image": [grid.phase.astype(float)], "x": [left], "y": [low], "dw": [right - left], "dh": [high - low]}
         self.image.data = data
         self.set("line", line_W, line_b)
-        at = [] if point is None or point.C_b > high else [point]
+        at = [] if point is None or point.C_b > grid.C_b[-1] else [point]
         self.set("critical", [p.C_W for p in at], [p.C_b for p in at])

@@ -21,6 +21,7 @@ from widthwise.explorer.settings import Settings
 from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.network import MLP, GradientDescent, GradientFlow
 from widthwise.network.layered import parameter_count
+from widthwise.plots.functions import TrainedFunctions, trained_functions
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.study import Data, dataset
 
@@ -186,6 +187,22 @@ def prediction(task: TrainingTask) -> Predicted:
     scatters = cov0 > 1e-12 * cov0.max()
     strength = float(np.max(np.abs(cov - cov0)[scatters] / cov0[scatters], initial=0.0))
     return Predicted(mean0, spread0, found["mean"].values[0], np.sqrt(np.maximum(cov, 0.0)), strength, "", found)
+
+
+#: Places along the line, steps of descent, and single networks that are drawn as functions.
+_PAGE_PLACES, _PAGE_STEPS, _FUNCTIONS = 24, 300, 24
+
+
+def functions_along(settings: Settings, everything: bool = False) -> TrainedFunctions:
+    """What training makes of the output along the training inputs: infinite width, or order 1/n and networks too.
+
+    >>> functions_along(Settings(depth=2, width=16)).mean0.shape
+    (24,)
+    """
+    task = task_of(settings)
+    X, y, _ = task.data.for_training()
+    more = {"order": 1, "networks": _FUNCTIONS} if everything else {"order": 0, "networks": 0}
+    return trained_functions(task.net, X, y, points=_PAGE_PLACES, steps=_PAGE_STEPS, seed=settings.seed, **more)
 
 
 def train_batches(task: TrainingTask, networks: int, seed: int) -> Iterator[xr.Dataset]:

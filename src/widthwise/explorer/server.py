@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +24,12 @@ from panel.io.server import get_server
 
 from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer.door import LARGEST_BODY, LARGEST_MESSAGE, guard
+from widthwise.explorer.ensembles import functions_along
 from widthwise.explorer.jobs import Latest, Share, explain
-from widthwise.explorer.settings import PAGE_ACTIVATIONS, Settings
+from widthwise.explorer.settings import PAGE_ACTIVATIONS, PRESETS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
-from widthwise.explorer.widgets import EXPLORER_STYLE, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
+from widthwise.explorer.widgets import EXPLORER_STYLE, FRAME, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
 from widthwise.network import MLP, check_integer
 
 _NETWORK = (
@@ -125,6 +127,7 @@ def visit() -> Any:
     document = pn.state.curdoc or Document()
     # without it panel would fetch the style of what it draws later from its makers' site
     document.template_variables["dist_url"] = LOCAL_DIST
+    document.template = FRAME
     query = {name: values[0].decode(errors="replace") for name, values in pn.state.session_args.items()}
     page = Page(query, document)
     pn.state.on_session_destroyed(lambda _: page.close())
@@ -211,6 +214,9 @@ class Page:
                 yield lambda: self.theory.density.set("exact", found.z, exact)
             advice = advice_of(settings)
             yield lambda: self.theory.show_advice(advice)
+            with suppress(WidthwiseError):  # what cannot be trained is said when a run is asked for
+                functions = functions_along(settings)
+                yield lambda: self.training.show_functions(functions)
         except Exception as error:
             text = complaint(explain(error))
             yield lambda: setattr(self.problem, "object", text)
@@ -255,10 +261,10 @@ class Page:
     def _layout(self) -> pn.Row:
         button = pn.widgets.Button(label="Go to the critical point", sizing_mode="stretch_width")
         button.on_click(lambda _: self.to_criticality())
+        presets = ", ".join(f"<a href='{query}'>{name}</a>" for name, query in PRESETS.items())
         side = pn.Column(
-            pn.pane.HTML("<h2 style='margin:6px 0'>widthwise explorer</h2>", margin=(0, 10)),
-            *self.fields.rows, button, self.link, self.took,
-            styles={"flex": "1 1 270px", "max-width": "420px"}, margin=0,
+            text_pane(f"Examples: {presets}", 4), *self.fields.rows, button, self.link, self.took,
+            styles={"flex": "1 1 270px", "max-width": "420px"}, margin=0, css_classes=["controls"],
         )  # fmt: skip
         tabs = pn.Tabs(
             ("Theory", self.theory.view), ("Sampled networks", self.sampling.view),

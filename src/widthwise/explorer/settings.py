@@ -19,6 +19,14 @@ PAGE_ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "le
 DEEPEST_PAGE = 50
 #: Layers behind the first: plain, z' = γ z + b + W σ(z), and the same with RMSNorm before σ.
 SKIPS = ("none", "residual", "pre-norm")
+#: Networks that people know, as the queries of links.
+PRESETS = {
+    "deep tanh": "?depth=40&width=128",
+    "He ReLU": "?activation=relu&C_W=2&depth=20",
+    "critical gelu": "?activation=gelu&C_W=1.98305826&C_b=0.17292239&depth=20",
+    "GPT-2-like gelu": "?activation=gelu&skip=pre-norm&gamma=1&C_W=0.1&depth=24&width=768",
+    "PyTorch default tanh": "?C_W=0.333333&depth=20",
+}
 #: Characters of a typed or linked value.
 LONGEST_VALUE = 40
 
@@ -61,7 +69,7 @@ class Settings:
     gamma: float = _quantity(0.9, "Skip γ (none: without effect)", 0.0, 1.0, 0.01)
     C_W: float = _quantity(1.0, "Weight variance C_W", 0.01, 4.0, 0.01)
     C_b: float = _quantity(0.0, "Bias variance C_b", 0.0, 2.0, 0.01)
-    depth: int = _quantity(10, "Depth L (weight layers)", 2, DEEPEST_PAGE)
+    depth: int = _quantity(5, "Depth L (weight layers)", 2, DEEPEST_PAGE)
     width: int = _quantity(64, "Width n (hidden neurons)", 2, 1024)
     size_a: float = _quantity(1.0, "Size of input a, x·x/n₀", 0.05, 10.0, 0.05)
     size_b: float = _quantity(2.0, "Size of input b, x·x/n₀", 0.05, 10.0, 0.05)

@@ -18,13 +18,22 @@ from widthwise.criticality.advice import Advice
 from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer import widgets
-from widthwise.explorer.charts import DENSITIES, Chart, PhaseChart
-from widthwise.explorer.ensembles import Predicted, check_size, prediction, sample, task_of, train_batches
+from widthwise.explorer.charts import DENSITIES, Chart, FunctionChart, PhaseChart
+from widthwise.explorer.ensembles import (
+    Predicted,
+    check_size,
+    functions_along,
+    prediction,
+    sample,
+    task_of,
+    train_batches,
+)
 from widthwise.explorer.jobs import Job, Share
 from widthwise.explorer.settings import Settings
 from widthwise.explorer.theory import InputPair, Phases, Theory, pair_of, phases_of, precise_pair_of, theory_of
 from widthwise.explorer.widgets import Fields, complaint, grid, stacked, text_pane, wrapping
 from widthwise.plots import plot_flow, plot_phase, svg_text
+from widthwise.plots.functions import TrainedFunctions
 from widthwise.tensors import SCALE_TEXT, TENSORS
 
 #: Seconds between two drawings of a run.
@@ -135,7 +144,7 @@ class RunTab:
         self.started: Settings | None = None
         self.latest: xr.Dataset | None = None
         self._lock, self._unseen, self._asked, self._next = threading.Lock(), [], False, 0.0
-        self._summary = ""
+        self._summary, self._networks = "", 0
         self.start = pn.widgets.Button(label="Run", color="primary", width=100, margin=(26, 6, 4, 10))
         self.stop = pn.widgets.Button(label="Stop", disabled=True, width=100, margin=(26, 6, 4, 6))
         self.bar = pn.indicators.Progress(value=0, max=100, sizing_mode="stretch_width", margin=(8, 10))
@@ -172,7 +181,7 @@ class RunTab:
         self.problem.object = ""
         try:
             items = self.items(settings)
-            self.started, self._summary = settings, ""
+            self.started, self._summary, self._networks = settings, "", 0
             ended = lambda stopped: self.post(lambda: self._ended(stopped))  # noqa: E731
             self.job = Job(items, self.share, self._tell, self._fail, ended)
         except WidthwiseError as error:
@@ -213,7 +222,9 @@ class RunTab:
     def _show(self, item: Any) -> None:
         assert self.started is not None
         remark = self.draw(item)
-        networks = item.attrs["networks"] if isinstance(item, xr.Dataset) else 0  # theory comes before the first
+        if isinstance(item, xr.Dataset):
+            self._networks = item.attrs["networks"]
+        networks = self._networks
         wanted = getattr(self.started, self.total)
         self.bar.value = min(100, round(100 * networks / wanted))
         self._summary = f"{networks:,} of {wanted:,} networks {self.verb}. {remark}"
@@ -304,6 +315,7 @@ class TrainingTab(RunTab):
     def __init__(self, *given):
         super().__init__(*given)
         self.predicted: Predicted | None = None
+        self.function = FunctionChart()
         self.mean = Chart("trained_mean", "Mean of the trained outputs", "test input (number)", "mean output")
         self.spread = Chart("trained_spread", "Spread of the trained outputs", "test input (number)",
                             "standard deviation over networks")  # fmt: skip
@@ -312,9 +324,15 @@ class TrainingTab(RunTab):
             chart.points("finite", "predicted, to order 1/n", 1)
             chart.points("measured", "trained ± 1 s.e.", 2)
         predicted = widgets.data_file("Predicted", "NetCDF", lambda: widgets.handed_out(self.predicted).dataset)
-        self.view = self.arrange((self.mean, self.spread), [predicted, *self.data_files("Trained")], text_pane(_WORDS))
+        files = [predicted, *self.data_files("Trained")]
+        self.view = self.arrange((self.mean, self.spread), files, text_pane(_WORDS), self.function.figure)
 
-    def items(self, settings: Settings) -> Iterator[Predicted | xr.Dataset]:
+    def show_functions(self, found: TrainedFunctions) -> None:
+        """Infinite width at the page's state, unless a run is on its way to more."""
+        if self.job is None or not self.job.alive:
+            self.function.show(found)
+
+    def items(self, settings: Settings) -> Iterator[Predicted | TrainedFunctions | xr.Dataset]:
         task = task_of(settings)
         for chart in self.charts:
             chart.clear("infinite", "finite", "measured")
@@ -323,12 +341,16 @@ class TrainingTab(RunTab):
         def run():
             yield prediction(task)
             yield from train_batches(task, settings.trained, settings.seed)
+            yield functions_along(settings, everything=True)
 
         return run()
 
-    def draw(self, item: Predicted | xr.Dataset) -> str:
+    def draw(self, item: Predicted | TrainedFunctions | xr.Dataset) -> str:
         if isinstance(item, Predicted):
             return self._draw_prediction(item)
+        if isinstance(item, TrainedFunctions):
+            self.function.show(item)
+            return self._remark()
         self.latest = item
         widgets.allow(self.files[1:])
         at, late = np.arange(1, item.sizes["test"] + 1) + _APART, item.attrs["unconverged"]

@@ -308,10 +308,10 @@ def _draw_regions(axis: Any, outcomes: Outcomes) -> None:
         axis.scatter(at[shown & out], place[shown & out], s=9, color=COLOURS[number], marker="x", linewidth=0.7)
     for x, text in ((1.0, "lazy"), (3.0, "catapult"), (4.5, "diverges")):
         axis.text(x, 0.0013, text, ha="center")
-    axis.text(0.1, 1.2, r"$2\eta\sqrt{c}|r|>\eta\lambda$:" + "\nno network", fontsize=7)
+    axis.text(0.1, 1.2, r"$2\eta\sqrt{c}|r|>\eta\lambda$:" + "\nno network", fontsize=9)
     axis.set(yscale="log", ylim=(1e-3, None), xlabel=r"$\eta\lambda_0$", ylabel=r"$\eta\sqrt{c}\,|r_0|$")
     axis.set_title("the map; linear networks")
-    axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88), fontsize=7, handletextpad=0.1)
+    axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88), fontsize=9, handletextpad=0.1)
 
 
 def _draw_ends(axis: Any, outcomes: Outcomes) -> None:
@@ -327,4 +327,4 @@ def _draw_ends(axis: Any, outcomes: Outcomes) -> None:
     on = np.concatenate([o.curves["relu"][3] for o in outcomes[size]], axis=1).mean(axis=1)
     axis.plot(FACTORS, on, color=COLOURS[2], linestyle="-.", label="share of ReLU neurons on")
     axis.set(xlabel=r"$\eta\lambda_0$", ylabel=r"$\eta\lambda$ at the end", title=f"where descent ends, $m={size}$")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=9)

@@ -104,7 +104,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     left.plot(grid, norm.pdf(grid, -0.25, 0.5), color=COLOURS[3], linestyle=":", label="N(−L/4n, L/4n)")
     left.set(xlabel=r"$\log\,\|\theta\|$", ylabel="density", title="length of a deep linear network")
     left.set_ylim(0.0, 0.95)
-    left.legend(loc="upper left", fontsize=7)
+    left.legend(loc="upper left", fontsize=9)
     largest = outcomes[sizes[-1]][0].curves
     x = np.linspace(0.02, 10.0, 400)
     values = np.concatenate([o.curves["eigenvalues"] for o in outcomes[sizes[-1]]])

@@ -142,7 +142,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     for axis in axes[:2]:
         axis.set(xscale="log", xlabel=r"time $\eta\,\times$ steps", xlim=(10.0, None))
     axes[0].set(ylabel="sharpness", title=rf"horizontal lines: $2/\eta$, width {size}")
-    axes[0].legend(loc="upper left", fontsize=7)
+    axes[0].legend(loc="upper left", fontsize=9)
     axes[1].set(yscale="log", title="loss")
     for number, (width, results) in enumerate(outcomes.items()):
         edges = np.concatenate([at_the_edge(o.curves["sharpness"]) for o in results], axis=1)
@@ -151,9 +151,9 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         at, mean, spread = EDGE * 1.03**number, edges.mean(axis=1), edges.std(axis=1)
         axes[2].errorbar(at, mean, spread, fmt="o", color=colour, label=f"width {width}")
         axes[2].axhline(flows.mean(), color=colour, linestyle=LINES[number % 4], linewidth=0.9)
-        axes[2].text(EDGE[-1], flows.mean() * 1.04, f"flow, width {width}", fontsize=7, color=colour)
+        axes[2].text(EDGE[-1], flows.mean() * 1.04, f"flow, width {width}", fontsize=9, color=colour)
     line = np.geomspace(EDGE.min(), EDGE.max(), 9)
     axes[2].plot(line, 2.0 / line, color="black", linewidth=0.8, label=r"$2/\eta$")
     axes[2].set(xscale="log", yscale="log", xlabel=r"$\eta$", title="sharpness at the end")
     only_ticks(axes[2], EDGE, "{:.2g}")
-    axes[2].legend(fontsize=7, loc="lower left")
+    axes[2].legend(fontsize=9, loc="lower left")

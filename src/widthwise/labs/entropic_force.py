@@ -277,4 +277,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         right.plot(time, found, **marks(number), label=f"measured, batch {size}")
     right.axhline(1.0, color="black", linewidth=0.7, linestyle=":", label="gradient descent")
     right.set(xlabel=r"time $\eta t$", title=r"tanh network: tr$\,H$ over its start")
-    right.legend(fontsize=7)
+    right.legend(fontsize=9)

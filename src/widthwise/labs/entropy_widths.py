@@ -220,7 +220,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         right.plot(at, 3 * half, **(points | {"marker": "_", "markersize": 12}))
     right.set(xlabel="n (bits)", xticks=list(outcomes), yscale="log", ylim=(None, 3.0))
     right.set_title(r"error of $32n$ numbers (points); $3\varepsilon_n$ at least (dashes)", fontsize=9)
-    right.legend(fontsize=7)
+    right.legend(fontsize=9)
 
 
 def ellipsoid_bits(axes: Any, radius: float) -> tuple[float, float]:

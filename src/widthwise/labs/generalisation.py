@@ -299,7 +299,7 @@ def _draw_depths(axes: Any, width: int, outcomes: list[Outcome]) -> None:
         axes.plot(depths, zeroth, color=COLOURS[number], linewidth=0.9, linestyle=":")
     axes.set(xlabel="depth L", ylabel="test error", xticks=[2, 3, 4], ylim=(0.0, None))
     axes.set_title(f"width {width}; dotted: infinite")
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(fontsize=9, loc="lower right")
 
 
 def _draw_shifts(axes: Any, outcomes: Outcomes) -> None:
@@ -310,7 +310,7 @@ def _draw_shifts(axes: Any, outcomes: Outcomes) -> None:
         axes.plot(0.0, coefficients(student)[1], color=COLOURS[number], marker="*", markersize=9)
     axes.axhline(0.0, color="black", linewidth=0.7)
     axes.set(xlabel="1/n", ylabel=r"$n$ (test error $-$ error0)", title="stars: theory")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=9)
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:
@@ -323,4 +323,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         right.hist(found[0].curves["logs"], bins=40, **steps)
     right.axvline(0.0, color="black", linewidth=0.7)
     right.set(xlabel=r"$\log \hat G/K$ of one network", ylabel="density", title="width 8, many layers")
-    right.legend(fontsize=7)
+    right.legend(fontsize=9)

@@ -356,7 +356,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     layers.plot(at, inside, **(marks(0) | {"color": "black"}), label="activations: within")
     layers.set(xlabel="layer", xticks=at, ylim=(0.0, 1.5), yticks=[0, 0.5, 1])
     layers.set_title("parts of back-propagated gradients")
-    layers.legend(ncols=2, loc="upper center", fontsize=7)
+    layers.legend(ncols=2, loc="upper center", fontsize=9)
 
 
 def _draw_density(axis: Any, classes: int, one: Any) -> None:

@@ -182,7 +182,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
             axis.loglog(list(curves["path"]), distances, **marks(number), label="gradient flow")
         axis.set(xlabel=r"scale $\alpha$ of the start", title=f"distance to the {name}")
     left.set_ylabel(r"$\max_i|\beta_i-\beta_i^{\mathrm{limit}}|$")
-    left.legend(fontsize=7)
+    left.legend(fontsize=9)
 
 
 def least_absolute_sum(A: Any, y: Any) -> np.ndarray:

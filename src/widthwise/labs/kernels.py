@@ -230,7 +230,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         right.plot(expected, found, **marks(number), markersize=3, label=f"n = {size}")
     left.set(yscale="log", xlabel=r"degree $\ell$", ylabel=r"eigenvalue $\mu_\ell$", ylim=(1e-7, None))
     left.set_title("spectrum on the sphere in three dimensions")
-    left.legend(fontsize=7)
+    left.legend(fontsize=9)
     right.plot([0, 0.5], [0, 0.5], color="black", linewidth=0.8)
     right.set(xlabel=r"probability from $M = L(1+L)^{-1}$", ylabel="share of sampled subsets")
     right.set_title("determinantal point process: points and pairs")

@@ -161,5 +161,5 @@ def _draw_counts(axis: Any, outcomes: Outcomes) -> None:
     axis.set_xticks([], minor=True)
     ticks = sorted({hidden * size for hidden in DEPTHS for size in sizes})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.legend(fontsize=5.5, loc="upper left")
+    axis.legend(fontsize=8, loc="upper left")
     axis.set_ylim(top=40 * grid[-1] ** 2)

@@ -91,4 +91,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.plot(0.5 * (bins[1:] + bins[:-1]), counts.mean(axis=0), "o", markersize=3, color="black", label="measured")
         axis.set(xlabel="eigenvalue", title=f"α = {ratio}, P = {size}", ylim=(0.0, None))
     axes[0].set_ylabel("density")
-    axes[0].legend(fontsize=7)
+    axes[0].legend(fontsize=9)

@@ -246,7 +246,7 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     x = np.array([1e2, 1e5])
     left.loglog(x, 30 / x, color="black", linewidth=0.7, label=r"slope $-1$")
     left.set(xlabel=r"$\log(1+t)$", ylabel=r"$\|w/\|w\|-\hat w\|$", title="linear: direction − the machine's")
-    left.legend(fontsize=7)
+    left.legend(fontsize=9)
     right.set(xlabel=r"$\|\theta\|$", ylabel=r"$-\log L/\|\theta\|^2$", title="two ReLU layers: smoothed margin")
     right.legend()
 

@@ -194,4 +194,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
         axis.set_xscale("symlog", linthresh=100)
         axis.set(xlabel="steps", xlim=(0.0, None))
         axis.set_xticks([0, 100, 1000], ["0", "100", "1000"])
-    axes[3].legend(loc="lower right", fontsize=7)
+    axes[3].legend(loc="lower right", fontsize=9)

@@ -169,4 +169,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
     right.axhline(1.0, color="black", linewidth=0.8)
     right.set(xscale="log", xlabel="width n", ylabel="measured / predicted", title="coefficients of 1/n", ylim=(0, 3.2))
     only_ticks(right, sizes)
-    right.legend(fontsize=7, loc="upper left")
+    right.legend(fontsize=9, loc="upper left")

@@ -75,12 +75,12 @@ class LabResult:
             from widthwise.plots.style import look
 
         with look():
-            figure = Figure(figsize=(8.0, 3.6))
+            figure = Figure(figsize=(10.5, 4.4))
             self.lab.draw(figure, self.outcomes)
         return figure
 
     def __str__(self) -> str:
-        table = text_table(COLUMNS, [row.cells for row in self.rows], left=True)
+        table = text_table(COLUMNS, [row.cells for row in self.rows], left=True, limit=None)
         return "\n".join([f"{self.lab.name}: {self.lab.title}", table, *self.notes])
 
     def save(self, folder: str | Path) -> list[Path]:

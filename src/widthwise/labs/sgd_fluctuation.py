@@ -218,4 +218,4 @@ def draw(figure: Any, outcomes: Outcomes) -> None:
             axis.loglog(time, noise, color=points["color"], label=rf"$(\eta/2)\,$tr$\,\tilde C$, {name}")
             axis.loglog(time, np.abs(work), **points, label=rf"$|\theta\cdot\nabla L|$, {name}")
         axis.set(xlabel=r"time $\eta t$", title=f"{model}: both sides of the relation")
-    figure.axes[-1].legend(fontsize=7)
+    figure.axes[-1].legend(fontsize=9)

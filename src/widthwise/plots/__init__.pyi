@@ -10,8 +10,12 @@ from widthwise.plots.criticality import plot_learning_rates as plot_learning_rat
 from widthwise.plots.criticality import plot_phase as plot_phase
 from widthwise.plots.densities import plot_output_density as plot_output_density
 from widthwise.plots.densities import plot_running as plot_running
+from widthwise.plots.functions import TrainedFunctions as TrainedFunctions
+from widthwise.plots.functions import plot_functions as plot_functions
+from widthwise.plots.functions import trained_functions as trained_functions
 from widthwise.plots.style import save_figure as save_figure
 from widthwise.plots.style import svg_text as svg_text
+from widthwise.plots.style import web_svg as web_svg
 from widthwise.plots.trained import plot_cumulants as plot_cumulants
-from widthwise.plots.trained import plot_functions as plot_functions
+from widthwise.plots.trained import plot_drawn_functions as plot_drawn_functions
 from widthwise.plots.trained import plot_trained_density as plot_trained_density

@@ -95,4 +95,4 @@ class FunctionFigures:
         self._drawn = drawn
 
     def plot(self, x: Any = None, output: int = 0) -> Any:
-        return getattr(import_module("widthwise.plots"), "plot_functions")(self._drawn, x, output)  # noqa: B009
+        return getattr(import_module("widthwise.plots"), "plot_drawn_functions")(self._drawn, x, output)  # noqa: B009

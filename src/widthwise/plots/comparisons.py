@@ -48,7 +48,7 @@ def plot_flow(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> Figu
         raise InvalidInput("theory", f"variables {list(theory.data_vars)}", "K or Theta")
     inputs = min(theory.sizes["a"], _MOST_INPUTS)
     with look():
-        figure, axes = panels(len(names), 2, 3.8, 3.0)
+        figure, axes = panels(len(names), 2, 4.6, 3.6)
         for axis, name in zip(axes, names, strict=True):
             for a in range(inputs):
                 both: dict[str, Any] = style(a) | {"marker": marks(a)["marker"] if measurement is not None else ""}
@@ -60,7 +60,7 @@ def plot_flow(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> Figu
             layer_ticks(axis, theory["layer"].values)
             axis.set_ylabel(f"{symbol(name)} of an input with itself")
         title = "points: measured" if measurement is not None else None
-        lower_legend(figure, axes[-1], across=4, title=title, title_fontsize=8)
+        lower_legend(figure, axes[-1], across=4, title=title)
         if theory.sizes["a"] > inputs:
             axes[0].set_title(f"the first {inputs} of {theory.sizes['a']} inputs")
     return figure
@@ -82,7 +82,7 @@ def plot_spectrum(theory: xr.Dataset, measurement: xr.Dataset | None = None) -> 
     if not {"Theta", "K"} & set(theory.data_vars):
         raise InvalidInput("theory", f"variables {list(theory.data_vars)}", "K or Theta")
     with look():
-        figure, (axis,) = panels(1, 1, 4.4, 3.2)
+        figure, (axis,) = panels(1, 1, 5.6, 4.0)
         lowest, largest = [], 0.0
         for number, name in enumerate(n for n in ("Theta", "K") if n in theory):
             for source, word in ((theory, "infinite width"), (measurement, "mean of sampled networks")):
@@ -122,7 +122,7 @@ def plot_agreement(theory: xr.Dataset, measurement: xr.Dataset) -> Figure:
     layer = int(measurement["layer"].values[-1]) if "layer" in measurement.dims else None
     few = len(names) <= 2
     with look():
-        figure, axes = panels(len(names), 5, *((3.6, 3.0) if few else (2.5, 2.2)))
+        figure, axes = panels(len(names), 2 if few else 4, *((4.6, 3.6) if few else (3.2, 2.7)))
         for axis, name in zip(axes, names, strict=True):
             value, error, n = read((measurement,), name, layer).reading
             predicted = predicted_at(theory, name, layer, n)
@@ -135,8 +135,8 @@ def plot_agreement(theory: xr.Dataset, measurement: xr.Dataset) -> Figure:
             axis.set_title(symbol(name))
             axis.ticklabel_format(scilimits=(-2, 3))
             axis.locator_params(axis="x", nbins=4)
-        figure.supxlabel("predicted" + ("" if layer is None else f" at layer {layer}"), fontsize=10)
-        figure.supylabel("measured − predicted", fontsize=10)
+        figure.supxlabel("predicted" + ("" if layer is None else f" at layer {layer}"))
+        figure.supylabel("measured − predicted")
     return figure
 
 
@@ -160,7 +160,7 @@ def plot_predictions(predicted: xr.Dataset | None, measured: xr.Dataset | None =
     outputs, tests = sources[0].sizes["output"], sources[0].sizes["test"]
     finite = predicted is not None and predicted.attrs.get("order")
     with look():
-        figure, (left, right) = panels(2, 2, 3.9, 3.1)
+        figure, (left, right) = panels(2, 2, 4.6, 3.7)
         for i in range(outputs):
             at = np.arange(tests) + 0.12 * (i - 0.5 * (outputs - 1))
             prefix = f"output {i}, " if outputs > 1 else ""

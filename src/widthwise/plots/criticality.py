@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from scipy.ndimage import distance_transform_edt
 
@@ -20,13 +19,23 @@ from widthwise.criticality.learning_rates import LearningRates
 from widthwise.criticality.phase_diagram import PHASE_NAMES, block_of_diagram, critical_line
 from widthwise.errors import InvalidInput
 from widthwise.network import MLP, plain, simplified
-from widthwise.plots.style import COLOURS, MARKERS, layer_ticks, look, lower_legend, panels, style, symbol
+from widthwise.plots.style import (
+    AREA_COLOURS,
+    COLOURS,
+    MARKERS,
+    PAPER,
+    layer_ticks,
+    look,
+    lower_legend,
+    panels,
+    style,
+    symbol,
+)
 from widthwise.results.labels import check_dataset, network_of
 from widthwise.tensors import SCALE_TEXT
 
 #: From this depth on, depth and ratios are drawn on logarithmic axes.
 _DEEP = 24
-_SHADES = ("#e9eef3", "#ffffff", "#f3ddcf", "#c9c9c9")
 _TEX = str.maketrans({"Θ": r"\Theta", "²": "^2", "³": "^3"})
 
 
@@ -58,11 +67,11 @@ def plot_depth(flow: xr.Dataset) -> Figure:
     law = laws(net, flow) if isinstance(net, MLP) else Law({}, "none is known with skips or norms")
     deep = flow.sizes["layer"] >= _DEEP
     with look():
-        figure, axes = panels(len(names), 5, 2.5, 2.2)
+        figure, axes = panels(len(names), 4, 3.2, 2.7)
         for axis, name in zip(axes, names, strict=True):
             _panel(axis, name, flow, law, deep)
-        figure.supxlabel("layer", fontsize=10)
-        figure.suptitle(f"solid: exact recursion\ndashed: {law.title}", fontsize=9, x=0.01, ha="left")
+        figure.supxlabel("layer")
+        figure.suptitle(f"solid: exact recursion\ndashed: {law.title}", x=0.01, ha="left")
     return figure
 
 
@@ -154,20 +163,31 @@ def plot_phase(diagram: xr.Dataset, net: MLP | None = None) -> Figure:
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
     phase = np.array([[PHASE_NAMES.index(str(name)) for name in row] for row in diagram["phase"].values])
     with look():
-        figure, (axis,) = panels(1, 1, 5.2, 3.8)
-        colours: Any = {"cmap": ListedColormap(_SHADES), "norm": BoundaryNorm(np.arange(-0.5, 4.5), 4)}
-        axis.pcolormesh(C_W, C_b, phase, shading="nearest", rasterized=True, **colours)
+        figure, (axis,) = panels(1, 1, 6.4, 4.6)
+        _regions(axis, diagram, phase)
         _contours(axis, diagram)
         _name_phases(axis, C_W, C_b, phase)
         _draw_critical(axis, diagram)
         if net is not None:
             place = (net.C_W[-1], net.C_b[-1])
-            axis.plot(*place, "X", ms=9, color=COLOURS[1], mec="white", label="this network", zorder=5)
+            axis.plot(*place, "X", ms=9, color=COLOURS[1], mec=PAPER, label="this network", zorder=5)
         axis.set(xlabel="$C_W$", ylabel="$C_b$", xlim=(C_W.min(), C_W.max()), title=diagram.attrs.get("activation", ""))
         margin = 0.02 * (C_b.max() - C_b.min())
         axis.set_ylim(C_b.min() - margin, C_b.max())
         lower_legend(figure, axis)
     return figure
+
+
+def _regions(axis: Axes, diagram: xr.Dataset, phase: np.ndarray) -> None:
+    """Areas of the phases, bounded by χ_⊥ = 1 itself and not by the nearest points of the grid."""
+    C_W, C_b, chi = diagram["C_W"].values, diagram["C_b"].values, diagram["chi_perp"].values
+    divergent = phase == PHASE_NAMES.index("divergent")
+    levels = [min(0.0, np.nanmin(chi)) - 1.0, 1.0, max(1.0, np.nanmax(chi)) + 1.0]
+    # beyond χ = 1 the kernel of a piecewise linear activation grows without bound: the line bounds that phase too
+    all_diverge = bool(divergent[chi > 1.0 + 1e-9].all())
+    axis.contourf(C_W, C_b, chi, levels=levels, colors=[AREA_COLOURS[0], AREA_COLOURS[3 if all_diverge else 2]])
+    if divergent.any() and not all_diverge:
+        axis.contourf(C_W, C_b, divergent.astype(float), levels=[0.5, 1.5], colors=[AREA_COLOURS[3]])
 
 
 def _contours(axis: Axes, diagram: xr.Dataset) -> None:
@@ -176,8 +196,8 @@ def _contours(axis: Axes, diagram: xr.Dataset) -> None:
         return
     levels = [x for x in (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0) if np.nanmin(chi) < x < np.nanmax(chi)]
     if levels:
-        drawn = axis.contour(diagram["C_W"], diagram["C_b"], chi, levels=levels, colors="0.55", linewidths=0.7)
-        axis.clabel(drawn, fmt=lambda x: rf"$\chi_\perp$={x:g}", fontsize=7)
+        drawn = axis.contour(diagram["C_W"], diagram["C_b"], chi, levels=levels, colors="0.5", linewidths=0.9)
+        axis.clabel(drawn, fmt=lambda x: rf"$\chi_\perp$={x:g}", fontsize=10)
 
 
 def _name_phases(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray) -> None:
@@ -188,7 +208,7 @@ def _name_phases(axis: Axes, C_W: np.ndarray, C_b: np.ndarray, phase: np.ndarray
         if depth.max(initial=0.0) < 2.0:
             continue
         row, column = np.unravel_index(np.argmax(depth), depth.shape)
-        box = {"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.8}
+        box = {"boxstyle": "round,pad=0.2", "fc": PAPER, "ec": "none", "alpha": 0.8}
         axis.text(C_W[column], C_b[row], name, ha="center", va="center", style="italic", bbox=box, zorder=4)
 
 
@@ -199,8 +219,9 @@ def _draw_critical(axis: Axes, diagram: xr.Dataset) -> None:
         axis.plot(C_W, C_b, color=COLOURS[0], label=r"$\chi_\perp = 1$")
     with suppress(InvalidInput):
         point = critical(sigma, **block)
-        mark: Any = {"ms": 13, "color": COLOURS[0], "clip_on": False, "zorder": 5}
-        axis.plot(point.C_W, point.C_b, "*", label="critical point", **mark)
+        mark: Any = {"ms": 15, "color": COLOURS[0], "clip_on": False, "zorder": 5}
+        if diagram["C_W"].max() >= point.C_W and point.C_b <= diagram["C_b"].max():
+            axis.plot(point.C_W, point.C_b, "*", label="critical point", **mark)
 
 
 def plot_learning_rates(rates: LearningRates) -> Figure:
@@ -217,7 +238,7 @@ def plot_learning_rates(rates: LearningRates) -> Figure:
         raise InvalidInput("rates", type(rates).__name__, "what widthwise.criticality.equalise returns")
     layer = np.arange(1, len(rates.lambda_b) + 1)
     with look():
-        figure, (left, right) = panels(2, 2, 3.9, 3.0)
+        figure, (left, right) = panels(2, 2, 4.6, 3.6)
         for number, (name, values) in enumerate(((r"$\lambda_b$", rates.lambda_b), (r"$\lambda_W$", rates.lambda_W))):
             if max(values) > 0.0:
                 marker = MARKERS[number] if len(layer) <= 30 else ""
@@ -225,7 +246,7 @@ def plot_learning_rates(rates: LearningRates) -> Figure:
         left.set(yscale="log", ylabel="learning rate")
         left.legend()
         for number, (word, shares) in enumerate((("as given", rates.before), ("with these rates", rates.after))):
-            how: dict[str, Any] = {"color": COLOURS[number + 1], "hatch": ("", "//")[number], "edgecolor": "white"}
+            how: dict[str, Any] = {"color": COLOURS[number + 1], "hatch": ("", "//")[number], "edgecolor": PAPER}
             right.bar(layer + 0.2 * (2 * number - 1), shares.layers, 0.4, label=word, **how)
         right.set_ylabel(r"contribution to $\Theta$")
         right.set_ylim(0.0, 1.35 * right.get_ylim()[1])

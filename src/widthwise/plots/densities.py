@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from widthwise.criticality.depth_width import REGIMES
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.experiments.outputs import sample_outputs
 from widthwise.flow.action.couplings import couplings
@@ -21,6 +22,8 @@ from widthwise.network import MLP, check_integer, check_one_input, check_seed, p
 from widthwise.network.validation import check_flag
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, panels, style
 
+#: From here on finite-width effects are called large.
+_LARGE_EFFECTS = sorted(REGIMES)[1]
 _GAUSSIAN = "Gaussian, infinite width"
 #: Bins of the histogram, and how many standard deviations figures reach.
 _BIN_COUNT, _FIGURE_REACH = 41, 5.0
@@ -45,7 +48,7 @@ def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0,
     scale, z, curves = _densities(one, x, exact)
     gaussian = curves[_GAUSSIAN]
     with look():
-        figure, (left, right) = panels(2, 2, 4.2, 3.1)
+        figure, (left, right) = panels(2, 2, 4.6, 3.7)
         if networks:
             _histogram(left, right, _samples(one, x, networks, seed), scale)
         for number, (name, values) in enumerate(curves.items()):
@@ -59,7 +62,7 @@ def plot_output_density(net: MLP, x: Any, networks: int = 20_000, seed: int = 0,
         top = float(np.quantile(ratios[np.isfinite(ratios)], 0.99))
         right.set(xlabel="output $z$", ylabel="density / Gaussian", xlim=(-3.5 * scale, 3.5 * scale))
         right.set_ylim(0.0, 1.15 * max(top, 1.3))
-        lower_legend(figure, left, across=4)
+        lower_legend(figure, left, across=2)
     return figure
 
 
@@ -110,7 +113,7 @@ def plot_running(net: MLP, x: Any) -> Figure:
     # at most so many, from the first hidden layer to the output
     shown = layers[1:][np.linspace(0, net.depth - 2, min(net.depth - 1, _MOST_LAYERS)).round().astype(int)]
     with look():
-        figure, (left, right) = panels(2, 2, 3.9, 3.0)
+        figure, (left, right) = panels(2, 2, 4.6, 3.6)
         for number, layer in enumerate(shown):
             neurons = min(net.widths[layer], _MOST_NEURONS) if layer < net.depth else _MOST_NEURONS
             made = couplings(net.up_to(int(layer), neurons), x[None, :])
@@ -122,5 +125,8 @@ def plot_running(net: MLP, x: Any) -> Figure:
         left.legend()
         right.plot(layers, ratio, color=COLOURS[0], marker="o" if net.depth <= 30 else "")
         right.set(ylabel="$V/(nK^2)$", title="relative variance of the kernel")
+        if ratio.max() > _LARGE_EFFECTS:  # the threshold of `depth_width`
+            right.axhspan(_LARGE_EFFECTS, 1.05 * ratio.max(), color="0.5", alpha=0.15, lw=0)
+            right.text(1.0, 1.02 * ratio.max(), "1/n is not small here", va="top", fontsize=10)
         layer_ticks(right, layers)
     return figure

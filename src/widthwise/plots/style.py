@@ -1,4 +1,4 @@
-"""The common look: dark to light, distinct markers and line styles, no chart junk."""
+"""The common look: large type, colours that the colour-blind tell apart, distinct markers and lines, light and dark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,18 @@ from widthwise.errors import InvalidInput
 from widthwise.files import check_path, replacing
 from widthwise.tensors import TENSORS
 
-#: From dark to light, so that they differ in grey as well.
-COLOURS = ("#1b3a57", "#b5532a", "#6fa36d", "#a3a3a3")
+#: Apart for every kind of colour vision (a test simulates them); with lines and markers, in grey too.
+COLOURS = ("#0b4f8a", "#d0560a", "#2fb3a3", "#4a0f3c")
+INK, PAPER = "#1f2328", "#ffffff"
+#: Pale areas behind curves: ordered, critical, chaotic, divergent phases.
+AREA_COLOURS = ("#dfeaf4", "#fffffe", "#f8dfcd", "#d2d2d6")
+#: What replaces them on a dark page.
+DARK = {
+    **dict(zip(COLOURS, ("#7cc0ff", "#f0843c", "#f2e14c", "#9f6cff"), strict=True)),
+    **dict(zip(AREA_COLOURS, ("#22354a", "#1b1f25", "#4a3020", "#45454b"), strict=True)),
+    INK: "#e6e8eb",
+    PAPER: "#1b1f24",
+}
 MARKERS = ("o", "s", "^", "D")
 LINES = ("-", "--", "-.", ":")
 
@@ -27,19 +37,29 @@ LINES = ("-", "--", "-.", ":")
 SYMBOL = {name: f"${record.tex or name}$" for name, record in TENSORS.items()} | {"mean": "mean", "cov": "covariance"}
 
 _SETTINGS: Any = {
-    "axes.spines.top": False,
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 12,
     "axes.spines.right": False,
-    "axes.labelsize": 10,
-    "axes.titlesize": 10,
+    "axes.spines.top": False,
     "axes.titlelocation": "left",
+    "axes.titlesize": 12.5,
     "figure.constrained_layout.use": True,
     "figure.dpi": 120,
-    "font.size": 9,
+    "figure.facecolor": PAPER,
+    "figure.labelsize": 12,
+    "figure.titlesize": 11.5,
+    "font.size": 11.5,
+    "legend.fontsize": 11,
     "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4.5,
+    "legend.title_fontsize": 11,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5.5,
     "savefig.bbox": "tight",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     # the same file from the same numbers, and letters that look the same everywhere
     "svg.hashsalt": "widthwise",
     "svg.fonttype": "path",
@@ -66,10 +86,10 @@ def narrow() -> Iterator[None]:
         _NARROW.reset(token)
 
 
-def panels(count: int, across: int, width: float = 3.4, height: float = 2.8, **more: Any) -> tuple[Figure, list[Axes]]:
+def panels(count: int, across: int, width: float = 4.2, height: float = 3.3, **more: Any) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels, at most so many in a row; what is left of the last row is empty."""
     if _NARROW.get():
-        across, width = (1, min(width, 4.0)) if width > 3.0 else (2, min(width, 2.2))
+        across, width = (1, min(width, 4.4)) if width > 3.6 else (2, min(width, 2.6))
     across = min(across, count)
     down = -(-count // across)
     figure, axes = plt.subplots(down, across, figsize=(width * across, height * down), squeeze=False, **more)
@@ -143,3 +163,16 @@ def svg_text(figure: Figure) -> str:
         figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
     return text.getvalue()
+
+
+def web_svg(figure: Figure) -> str:
+    """The figure as SVG for a page, and close it: its colours follow the reader's choice of light or dark.
+
+    Colours are variables of the page, `--ww-1f2328` for ink; a page with a switch of its own sets them.
+    """
+    text = svg_text(figure)
+    dark = "".join(f"--ww-{colour[1:]}:{other};" for colour, other in DARK.items())
+    rule = f"<style>@media (prefers-color-scheme: dark){{:root{{{dark}}}}}</style>"
+    for colour in DARK:
+        text = text.replace(f": {colour}", f": var(--ww-{colour[1:]}, {colour})")
+    return text.replace("<defs>", rule + "<defs>", 1)

@@ -83,7 +83,7 @@ def plot_cumulants(predicted: xr.Dataset, measured: xr.Dataset | None = None) ->
     return figure
 
 
-def plot_functions(drawn: xr.DataArray, x: Any = None, output: int = 0) -> Figure:
+def plot_drawn_functions(drawn: xr.DataArray, x: Any = None, output: int = 0) -> Figure:
     """Functions of `sample_prior` or `sample_posterior`: some of them, their median, and bands of 68% and 95%.
 
     `x` places the inputs on the horizontal axis, one number each; their order otherwise.
@@ -91,7 +91,7 @@ def plot_functions(drawn: xr.DataArray, x: Any = None, output: int = 0) -> Figur
     >>> import widthwise as ww
     >>> x = np.linspace(-2.0, 2.0, 9)
     >>> drawn = ww.sample_prior(ww.MLP([1, 32, 1], "tanh", C_b=0.1), x[:, None], draws=200, order=1)
-    >>> plot_functions(drawn, x).axes[0].get_ylabel()
+    >>> plot_drawn_functions(drawn, x).axes[0].get_ylabel()
     'output 0'
     """
     if not isinstance(drawn, xr.DataArray) or drawn.dims != ("sample", "output", "test"):

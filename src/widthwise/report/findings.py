@@ -25,6 +25,7 @@ from widthwise.inference.predict import max_learning_rate, predict
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, moments_at_tests
 from widthwise.network import MLP, GradientDescent
+from widthwise.plots.functions import TrainedFunctions, trained_functions
 from widthwise.results.labels import label
 from widthwise.results.theory import single_input, theory
 from widthwise.study import Study
@@ -33,6 +34,8 @@ from widthwise.study import Study
 _INPUTS, _JOINT = 6, 12
 #: Networks whose learning curves are followed.
 _NETWORKS_FOLLOWED = 64
+#: Places on the line through the training inputs, and steps of descent, at which functions are shown.
+_REPORT_PLACES, _REPORT_STEPS = 16, 300
 #: Steps after which they are looked at.
 CURVE_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Values of C_W and C_b in the phase diagram.
@@ -55,6 +58,7 @@ class Findings:
     trained: xr.Dataset | None = None
     training: Comparison | None = None
     curves: tuple[xr.Dataset, xr.Dataset] | None = None
+    functions: TrainedFunctions | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -104,9 +108,10 @@ def find(study: Study, tell: Callable[[str], None] = lambda text: None) -> Findi
         ),
         "training": lambda: _compared(found.predicted, found.trained),
         "curves": lambda: _curves(study),
+        "functions": lambda: _functions(study),
     }
     sampled = () if study.networks else ("measured", "comparison")
-    for name in sampled + (() if study.trained else ("trained", "training", "curves")):
+    for name in sampled + (() if study.trained else ("trained", "training", "curves", "functions")):
         del steps[name]
         found.notes.append(f"{name}: not computed, as the study asks for no networks")
     for name, compute in steps.items():
@@ -141,6 +146,13 @@ def _phases_around(net: MLP) -> xr.Dataset:
     C_W, C_b = 1.6 * max(net.C_W[-1], place[0]), max(2.5 * max(net.C_b[-1], place[1]), 0.2)
     columns, rows = _GRID
     return phase_diagram(net.activation, np.linspace(0.0, C_W, columns)[1:], np.linspace(0, C_b, rows))
+
+
+def _functions(study: Study) -> TrainedFunctions:
+    X, y, _ = study.data.for_training()
+    return trained_functions(
+        study.net, X, y, networks=_NETWORKS_FOLLOWED // 2, points=_REPORT_PLACES, steps=_REPORT_STEPS, seed=study.seed
+    )
 
 
 def _curves(study: Study) -> tuple[xr.Dataset, xr.Dataset]:

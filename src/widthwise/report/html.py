@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import math_to_image
 
-from widthwise.plots.style import look, narrow, svg_text
+from widthwise.plots.style import look, narrow, web_svg
 
 
 def cell(value: Any) -> str:
@@ -37,7 +37,9 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str 
         for row in rows
     )
     title = f"<caption>{caption}</caption>" if caption else ""
-    return f"<div class='scroll'><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    # a region that scrolls must be reached by the keyboard
+    place = "<div class='scroll' tabindex='0' role='region' aria-label='table'>"
+    return f"{place}<table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def image(svg: str) -> str:
@@ -46,9 +48,9 @@ def image(svg: str) -> str:
 
 def figure(draw: Callable[[], Any], caption: str, alt: str) -> str:
     """A figure in two layouts, of which the page shows the one that fits."""
-    wide = image(svg_text(draw()))
+    wide = image(web_svg(draw()))
     with narrow():
-        slim = image(svg_text(draw()))
+        slim = image(web_svg(draw()))
     return (
         f"<figure><picture><source media='(max-width: 700px)' srcset='{slim}'>"
         f"<img src='{wide}' alt='{escape(alt, quote=True)}'></picture><figcaption>{caption}</figcaption></figure>"
@@ -81,6 +83,8 @@ def details(summary: str, body: str) -> str:
 
 REPORT_STYLE = """
 :root{--ink:#1d2733;--soft:#5a6672;--line:#d9dee3;--accent:#1b3a57;--paper:#fff;--band:#f4f6f8}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a9b3bd;--line:#3a424b;--accent:#8ec5ff;--paper:#1b1f24;
+--band:#252b32}.equation img{filter:invert(1)}}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);
 background:var(--paper);margin:0 auto;max-width:1220px;padding:1.5rem 1.25rem 4rem;overflow-wrap:break-word}
@@ -92,8 +96,8 @@ nav{font-size:.9rem;margin:1rem 0}nav a{margin-right:1rem;color:var(--accent);wh
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(210px,1fr));gap:.8rem;margin:1.2rem 0}
 .card{background:var(--band);border-left:4px solid var(--accent);padding:.6rem .9rem}
 .card b{display:block;font-size:.82rem;color:var(--soft);font-weight:600}
-.scroll{overflow-x:auto;margin:1rem 0;background:linear-gradient(90deg,#fff 30%,#fff0),
-linear-gradient(90deg,#fff0,#fff 70%) 100% 0,linear-gradient(90deg,#0004,#0000),
+.scroll{overflow-x:auto;margin:1rem 0;background:linear-gradient(90deg,var(--paper) 30%,transparent),
+linear-gradient(90deg,transparent,var(--paper) 70%) 100% 0,linear-gradient(90deg,#0004,#0000),
 linear-gradient(90deg,#0000,#0004) 100% 0;
 background-repeat:no-repeat;background-size:40px 100%,40px 100%,12px 100%,12px 100%;
 background-attachment:local,local,scroll,scroll}

@@ -125,7 +125,7 @@ def finite_width(found: Findings) -> str:
         ratio = float(single[f"{name}_ratio"].values[-1])
         rows.append((name, MEANING[name].split(" (theory")[0], ratio, ratio / net.n))
     heads = ("tensor", "meaning", "over its scale", f"and over n = {net.n}")
-    parts.append(html_table(heads, rows, "Input 0 at the output"))
+    parts.append(details("All tensors at the output, for input 0", html_table(heads, rows)))
     parts.append(_figure("dimensionless ratios against depth", lambda: plots.plot_depth(single)))
     sampled = 10_000 if found.study.networks else 0
     parts.append(_figure("density of the output", lambda: plots.plot_output_density(net, x, sampled, seed)))
@@ -150,7 +150,9 @@ def training(found: Findings) -> str:
     heads = ["", "mean, infinite width", "shift of order 1/n", "mean", "standard deviation"]
     heads += [] if trained is None else ["measured mean", "± s.e."]
     algorithm = escape(predicted.attrs["algorithm"])
-    parts = [
+    functions = found.functions
+    parts = [] if functions is None else [_figure("trained functions", lambda: plots.plot_functions(functions))]
+    parts += [
         f"<p>Loss ½Σ(z − y)², algorithm <code>{algorithm}</code>. At infinite width the ensemble has</p>",
         equations(EQUATIONS["training"]),
         _words("training"),
@@ -173,7 +175,8 @@ def measurement(found: Findings) -> str:
         if comparison is not None:
             rows = [[getattr(row, key) for key in _COMPARED] for row in comparison]
             sentence = f"<p>{escape(comparison.sentence)}</p>"
-            parts.append(f"<h3>At the output, against {name}</h3>{html_table(heads, rows)}{sentence}")
+            table = details("Every variable in numbers", html_table(heads, rows))
+            parts.append(f"<h3>At the output, against {name}</h3>{sentence}{table}")
     if theory is not None and measured is not None:
         parts.append(_figure("measured minus predicted", lambda: plots.plot_agreement(theory, measured)))
     return "".join(parts)
@@ -221,6 +224,9 @@ def _provenance(found: Findings) -> list[tuple[Any, ...]]:
         how = f"{attrs['networks']} networks trained, seed {study.seed}, {attrs['algorithm']}"
         how += f"; {attrs['unconverged']} did not converge"
         rows.append(("measured trained outputs", how, "± s.e. in the table"))
+    if found.functions is not None:
+        how = f"{len(found.functions.networks)} networks, seed {study.seed}, {found.functions.steps} steps of descent"
+        rows.append(("functions along the training inputs", how, "scatter in the figure"))
     if found.curves is not None:
         paths = found.curves[1]
         how = f"{paths.sizes['network']} networks, seed {study.seed}, learning rate {paths.attrs['learning_rate']:.6g}"

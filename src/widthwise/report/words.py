@@ -68,6 +68,9 @@ CAPTIONS = {
     "width, the density to order 1/n and the exact one.",
     "running couplings": "First panel: the quadratic coupling of m neurons of a layer; it runs with m because the "
     "neurons share one random kernel. Second panel: the relative variance of that kernel.",
+    "trained functions": "The first output along the line from each training input to the next, and a little beyond, "
+    "after the same number of steps of gradient descent: mean and one standard deviation over initialisations, at "
+    "infinite width and to order 1/n, and single networks that were trained.",
     "trained outputs": "First panel: bars are one standard deviation over initialisations, of the ensemble and not of "
     "its mean. Second panel: that standard deviation; bars are standard errors.",
     "learning curves": "Gradient descent: outputs at the test inputs, predicted to order 1/n, and those of real "
