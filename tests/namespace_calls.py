@@ -66,6 +66,10 @@ def result(name: str) -> Any:
         "trained": lambda: ww.train(NET, X, Y, TEST, networks=4, algorithm=ww.GradientDescent(0.1, steps=2)),
         "curves": lambda: _curves(),
         "figure": lambda: ww.plots.plot_flow(theory()),
+        "trained density": lambda: ww.trained_density(NET, X, Y, TEST[0]),
+        "cumulants": lambda: ww.predict(NET, X, Y, TEST, cumulants=3),
+        "drawn": lambda: ww.sample_prior(NET, X, draws=20),
+        "functions": lambda: ww.plots.trained_functions(NET, X, Y, networks=0, steps=3, points=3, order=0),
     }
     return makers[name]()
 
@@ -215,6 +219,19 @@ MORE: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
         lambda: ww.plots.save_figure, lambda: {"figure": result("figure"), "path": Path(folder().name) / "figure.svg"}
     ),
     "plots.svg_text": (lambda: ww.plots.svg_text, lambda: {"figure": result("figure")}),
+    "plots.web_svg": (lambda: ww.plots.web_svg, lambda: {"figure": result("figure")}),
+    "plots.plot_trained_density": (drawing("plot_trained_density"), lambda: {"density": result("trained density")}),
+    "plots.plot_cumulants": (drawing("plot_cumulants"), lambda: {"predicted": result("cumulants"), "measured": None}),
+    "plots.plot_drawn_functions": (
+        drawing("plot_drawn_functions"), lambda: {"drawn": result("drawn"), "x": range(len(X)), "output": 0}
+    ),
+    "plots.plot_functions": (drawing("plot_functions"), lambda: {"functions": result("functions")}),
+    "plots.trained_functions": (
+        lambda: ww.plots.trained_functions,
+        lambda: {
+            "net": NET, "X_train": X, "y_train": Y, "networks": 0, "steps": 3, "points": 3, "seed": 0, "order": 0
+        },
+    ),
     **{f"stax.{name}": (stax_kernel(name), _with(given)) for name, given in STAX_LAYERS.items()},
     "stax.FanOut, FanInConcat, parallel": (
         lambda: branches, lambda: {"num": 2, "axis": -1, "layers": [ww.stax.Dense(4), ww.stax.Dense(4)]}

@@ -77,6 +77,7 @@ ESTIMATOR = {
     "random_state": 0,
 }
 SOLVED = {**ESTIMATOR, "noise": 0.1, "evidence_points": 3, "solver": "auto", "tolerance": 1e-6}
+OF_NETWORK = {**SOLVED, "net": None}
 
 #: By name: a function that gives the callable, and one that gives its arguments.
 CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
@@ -318,9 +319,9 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
         lambda: fitted("FiniteWidthRegressor"),
         lambda: {**ESTIMATOR, "activation": "tanh", "width": 8, "time": 1.0, "order": 0, "max_points": 2},
     ),
-    "NNGPRegressor": (lambda: fitted("NNGPRegressor"), lambda: SOLVED),
-    "NTKClassifier": (lambda: fitted("NTKClassifier"), lambda: SOLVED),
-    "NTKRegressor": (lambda: fitted("NTKRegressor"), lambda: SOLVED),
+    "NNGPRegressor": (lambda: fitted("NNGPRegressor"), lambda: OF_NETWORK),
+    "NTKClassifier": (lambda: fitted("NTKClassifier"), lambda: OF_NETWORK),
+    "NTKRegressor": (lambda: fitted("NTKRegressor"), lambda: OF_NETWORK),
     "load": (lambda: ww.load, lambda: {"path": saved()}),
     "save": (lambda: ww.save, lambda: {"dataset": theory(), "path": Path(folder().name) / "saved.nc"}),
     "gaussian.kernel_derivative": (

@@ -106,6 +106,9 @@ def test_examples_in_docstrings_become_code_and_not_quotations():
 
 def test_the_examples_of_every_help_text_run(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    made = "def {}(): return nn.Sequential(nn.Linear(4, {n}), nn.Tanh(), nn.Linear({n}, 1))\n"
+    own = "from torch import nn\n" + made.format("small", n=32) + made.format("large", n=128)
+    (tmp_path / "my_models.py").write_text(own)
     elsewhere = {command for page in PAGES for command in commands(page)}
     for command, lines in EXAMPLES.items():
         assert main([command, "--help"]) == 0

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import rich.console
 import xarray as xr
 
 import widthwise as ww
@@ -120,9 +121,8 @@ def test_progress_appears_only_past_its_delay_and_only_when_wanted(monkeypatch):
     drawn = io.StringIO()
     clock = iter([0.0, 1.0, 3.0, 4.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(
-        progress, "Console", lambda stderr: __import__("rich.console").console.Console(file=drawn, force_terminal=True)
-    )
+    console = rich.console.Console(file=drawn, force_terminal=True)
+    monkeypatch.setattr(rich.console, "Console", lambda stderr: console)
     with progress.DelayedProgress("kernels", show=True) as bar:
         bar(1, 10)
         assert bar.bar is None

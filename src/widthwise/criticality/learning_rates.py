@@ -14,7 +14,7 @@ from widthwise.activations import ActivationLike
 from widthwise.criticality.critical import K_ZERO, critical
 from widthwise.criticality.kernel_fixed_points import non_negative
 from widthwise.criticality.moments import profile
-from widthwise.errors import DivergentMoment, InvalidInput, NotCritical
+from widthwise.errors import DivergentMoment, InvalidInput, NoRule, NotCritical
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
 from widthwise.gaussian.kernel_rules import Kept, Pair, dense_kernel, kernel_rule
 from widthwise.memory import require_layers, require_memory
@@ -104,6 +104,9 @@ def network_flow(net: Network, X: np.ndarray) -> NetworkFlow:
     """
     check_differentiable(net)
     learned = net.learned
+    for layer in learned:
+        if type(layer) not in _RATES:
+            raise NoRule("net", f"{layer!r}", "dense layers and learned gains", "Take theory(order=0), or measure it.")
     rows = np.eye(2 * len(learned) + 1)[:, :, None]
     units = (_with_unit_rates(layer, *rows[2 * at : 2 * at + 2]) for at, layer in enumerate(learned))
     K = np.einsum("ai,ai->a", X, X) / net.widths[0]

@@ -33,7 +33,7 @@ _STEP_TENSORS = ("H1", "A", "B")
 #: Fractions of the largest stable step among which the best rate is looked for, and the step of its derivatives.
 _FRACTIONS, _LOG_STEP = np.geomspace(0.03, 0.98, 48), 0.01
 #: Gaps of the spectrum below this, relatively, count as degenerate.
-_GAP = 1e-9
+_LEAST_GAP = 1e-9
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,8 @@ def proxy_width(
     X_test, y_test : where the error of the best rate is taken; the training inputs if not given.
     steps : of gradient descent; factor : above 1; target : width of the large network, or None for infinite width.
 
+    Examples
+    --------
     >>> from widthwise.network import MLP
     >>> net = MLP([1, 100, 1], "linear", lambda_b=0.0)         # Ĥ = (|w|² + |v|²)/n at x = 1: 2, variance 4/n
     >>> found = proxy_width(net, [[1.0]], factor=1.01)
@@ -171,7 +173,7 @@ def _step_drift(Theta: np.ndarray, tensors: Any) -> tuple[float, float, float]:
     mixed += np.einsum("acbd,a,bk,c,dl->kl", tensors["B"], u, U, u, U, optimize=True)
     mixed += np.einsum("adbc,a,bk,c,dl->kl", tensors["B"], u, U, u, U, optimize=True)
     own, gaps = float(mixed[-1, -1]), largest - values[:-1]
-    if np.any(gaps < _GAP * largest):
+    if np.any(gaps < _LEAST_GAP * largest):
         raise InvalidInput("X_train", "inputs whose Θ has a largest eigenvalue twice", "one largest eigenvalue",
                            "Take inputs without that symmetry.")  # fmt: skip
     shift = float(u @ tensors["H1"] @ u) + float(np.sum(np.diag(mixed)[:-1] / gaps))

@@ -34,7 +34,7 @@ NETWORKS, BLOCKS = 40_000, 40
 POINTS_PER_SIZE, WIDTH_PER_POINT = 4, 50
 LARGE_DEPTH = 50.0
 #: Data sets with noisy targets, points over dimensions, and the deviation of the noise.
-DATA_SETS, RATIO, NOISE = 200, 0.5, 0.5
+DRAWN_SETS, RATIO, NOISE = 200, 0.5, 0.5
 
 
 def network(width: int, hidden: int = HIDDEN) -> MLP:
@@ -109,8 +109,8 @@ def _norm_claim(size: int, seed: int) -> Claim:
     P = POINTS_PER_SIZE * size
     n_0 = round(P / RATIO)
     rng = np.random.default_rng([seed, size])
-    data = rng.normal(size=(DATA_SETS, P, n_0))
-    targets = data @ np.full(n_0, n_0**-0.5) + NOISE * rng.normal(size=(DATA_SETS, P))
+    data = rng.normal(size=(DRAWN_SETS, P, n_0))
+    targets = data @ np.full(n_0, n_0**-0.5) + NOISE * rng.normal(size=(DRAWN_SETS, P))
     solved = np.linalg.solve(data @ data.swapaxes(1, 2), targets[..., None])[..., 0]
     found = np.einsum("kp,kp->k", targets, solved) / P
     signal, noise = 1.0 / n_0, NOISE**2 / (n_0 - P - 1)

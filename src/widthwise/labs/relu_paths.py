@@ -50,7 +50,7 @@ def network(width: int) -> MLP:
 def experiment(width: int, seed: int) -> Outcome:
     net = network(width)
     paths, curves = _derivatives(net, seed)
-    claims = (*paths, *_gate_claims(net, seed), *_kernel_claims(network(2 * width), seed), _growth(width))
+    claims = (*paths, *_gate_claims(net, seed), *_kernel_claims(network(2 * width), seed), _growth_claim(width))
     return Outcome((*claims, *_largest(4 * width, seed), _deep_chernoff(4 * width, seed)), curves)
 
 
@@ -155,7 +155,7 @@ def _gate_claims(net: MLP, seed: int) -> tuple[Claim, ...]:
     )
 
 
-def _growth(width: int) -> Claim:
+def _growth_claim(width: int) -> Claim:
     """log E Θ²/(E Θ)² grows by log(1 + 5/n) a layer once L ≫ n; e^(5L/n) is its growth, not its value."""
     depths = np.array([12, 13]) * width
     moments = [

@@ -62,7 +62,8 @@ MODELS: dict[str, tuple[Callable, int]] = {
 
 class SteadyReading(NamedTuple):
     """What is averaged over the steady state: ∇L, θ·∇L, tr C̃, ‖∇L‖², the second to fourth derivatives of L along the
-    batch gradient g, g·Hg, ∂³L[g, g, g], ∂⁴L[g, g, g, g], and (L(θ − ηg) − L(θ))/η + g·∇L, their series with all terms."""
+    batch gradient g: g·Hg, ∂³L[g, g, g], ∂⁴L[g, g, g, g], and (L(θ − ηg) − L(θ))/η + g·∇L, the series of all orders.
+    """
 
     gradient: jax.Array
     work: jax.Array

@@ -12,7 +12,15 @@ from scipy.interpolate import PchipInterpolator
 from widthwise.errors import InvalidInput, NotDifferentiable
 from widthwise.experiments.outputs import descent_paths
 from widthwise.inference.predict import max_learning_rate, predict
-from widthwise.network import MLP, GradientDescent, check_integer, check_targets
+from widthwise.network import (
+    MLP,
+    GradientDescent,
+    check_integer,
+    check_network,
+    check_seed,
+    check_targets,
+    plain,
+)
 from widthwise.plots.style import COLOURS, INK, PAPER, look, panels
 
 #: Inputs of one prediction to order 1/n: its cost grows with their fourth power, so that points go in small groups.
@@ -21,6 +29,8 @@ _INPUTS_OF_A_GROUP = 8
 _BEYOND = 0.15
 #: Descent takes this part of the largest stable step.
 _STEP = 0.5
+#: More points or networks would not be seen in a figure.
+_MOST_POINTS, _MOST_NETWORKS = 10_000, 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +76,12 @@ def trained_functions(
     >>> made.networks.shape, made.mean.shape, made.trained_at.tolist()
     ((3, 5), (5,), [-1.0, 1.0])
     """
+    net = plain(check_network(net), "trained_functions")
     X = net.check_inputs(X_train, "X_train")
     y = check_targets(y_train, len(X), net.widths[-1])
-    points = check_integer("points", points, 2)
+    points = check_integer("points", points, 2, _MOST_POINTS)
+    networks, steps = check_integer("networks", networks, 0, _MOST_NETWORKS), check_integer("steps", steps, 1)
+    order, seed = check_integer("order", order, 0, 1), check_seed(seed)
     if len(X) < 2 or len(X) >= _INPUTS_OF_A_GROUP:
         raise InvalidInput("X_train", f"{len(X)} inputs", f"2 to {_INPUTS_OF_A_GROUP - 1} for a line through them")
     if X.shape[1] == 1:
@@ -122,6 +135,8 @@ def plot_functions(functions: TrainedFunctions) -> Figure:
     >>> [text.get_text() for text in plot_functions(made).axes[0].texts]
     ['infinite width', 'order 1/n', '3 trained networks', 'data']
     """
+    if not isinstance(functions, TrainedFunctions):
+        raise InvalidInput("functions", type(functions).__name__, "what trained_functions returns")
     fine = np.linspace(functions.place[0], functions.place[-1], 201)
 
     def smooth(values: np.ndarray) -> np.ndarray:

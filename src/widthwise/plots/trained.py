@@ -9,8 +9,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from widthwise.errors import InvalidInput
-from widthwise.network import real_array
+from widthwise.network import check_integer, real_array
 from widthwise.plots.style import COLOURS, look, lower_legend, marks, panels, style
+from widthwise.results.labels import check_dataset
 
 #: Functions that are drawn one by one, and the shares of all of them within the bands.
 _MOST_FUNCTIONS, _SHARES_WITHIN = 12, (0.95, 0.68)
@@ -27,6 +28,7 @@ def plot_trained_density(density: xr.Dataset) -> Figure:
     >>> figure.axes[1].get_ylabel()
     'density / Gaussian'
     """
+    check_dataset("density", density, "a Dataset of trained_density")
     if not {"density", "gaussian", "quantile"} <= {str(name) for name in density.data_vars}:
         raise InvalidInput("density", f"variables {list(density.data_vars)}", "a Dataset of trained_density")
     ordered = density.sortby("z")
@@ -59,6 +61,9 @@ def plot_cumulants(predicted: xr.Dataset, measured: xr.Dataset | None = None) ->
     >>> [axis.get_ylabel() for axis in figure.axes]
     ['$n\\\\kappa_3$', '$n\\\\kappa_4$']
     """
+    check_dataset("predicted", predicted, "a Dataset of predict(cumulants=3 or 4)")
+    if measured is not None:
+        check_dataset("measured", measured, "a Dataset of train")
     names = [name for name in ("kappa3", "kappa4") if name in predicted]
     if not names or (measured is not None and any(f"{name}_se" not in measured for name in names)):
         raise InvalidInput(
@@ -96,8 +101,7 @@ def plot_drawn_functions(drawn: xr.DataArray, x: Any = None, output: int = 0) ->
     """
     if not isinstance(drawn, xr.DataArray) or drawn.dims != ("sample", "output", "test"):
         raise InvalidInput("drawn", type(drawn).__name__, "functions of sample_prior or sample_posterior")
-    if not 0 <= output < drawn.sizes["output"]:
-        raise InvalidInput("output", repr(output), f"an integer from 0 to {drawn.sizes['output'] - 1}")
+    output = check_integer("output", output, 0, drawn.sizes["output"] - 1)
     at = np.arange(drawn.sizes["test"]) if x is None else real_array(x, "x").ravel()
     if len(at) != drawn.sizes["test"]:
         raise InvalidInput("x", f"{len(at)} numbers", f"one for each of {drawn.sizes['test']} inputs")

@@ -143,7 +143,9 @@ def _with_factors(steps: Sequence[SeenStep]) -> list[ReadStep]:
     found: list[ReadStep] = []
     for step in steps:
         if isinstance(step, ReadHead):
-            raise unsupported(f"{step.where}, which is not the last step", "Leave it to the loss.")
+            raise unsupported(
+                step.where, "Reason: it belongs to the loss, and stands before the last step of the model."
+            )
         if not isinstance(step, ReadFactor):
             found.append(step)
         elif found:

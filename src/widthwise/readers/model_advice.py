@@ -219,17 +219,22 @@ def advise(net: Any, X: Any = None, **options: Any) -> Any:
     ----------
     net : the module; it need not be one that widthwise reads. It is not changed.
     X : a batch to call it on, as for `audit`; without it steps and proxies are not known.
-    base : a smaller model of the same kind, whose hyperparameters are to be transferred.
-    rule : of transfer, as for `parametrisation`; "mup" with a base, otherwise "standard".
-    optimiser : "sgd", "momentum", "adam" (default), "adamw" or "muon"; or your `torch.optim` optimiser, whose kind,
-        learning rate, ε and weight decay are read.
-    learning_rate : that of the base; 0.001 unless an optimiser is given.
-    factor : by which a proxy's largest step may differ, 1.1.
-    draws : fresh draws of the weights for models without theory, 6; 0 for none. seed : of the draws.
+    **options : for a module
+
+        - base: a smaller model of the same kind, whose hyperparameters are to be transferred;
+        - rule: of transfer, as for `parametrisation`; "mup" with a base, otherwise "standard";
+        - optimiser: "sgd", "momentum", "adam" (default), "adamw" or "muon"; or your `torch.optim` optimiser, whose
+          kind, learning rate, ε and weight decay are read;
+        - learning_rate: that of the base; 0.001 unless an optimiser is given;
+        - factor: by which a proxy's largest step may differ, 1.1;
+        - draws: fresh draws of the weights for models without theory, 6; 0 for none. seed: of the draws.
 
     Returns
     -------
     `Advice` for a network, `ModelAdvice` for a module.
+
+    Examples
+    --------
 
     >>> import torch
     >>> torch.manual_seed(0)                                                        # doctest: +ELLIPSIS

@@ -112,7 +112,8 @@ def catapult_map(
 
     Examples
     --------
-    >>> catapult_map(1.0, 2.0, 0.5, 0.1)
+    >>> residual, curvature = catapult_map(1.0, 2.0, 0.5, 0.1)
+    >>> float(residual), float(curvature)
     (0.025, 1.85)
     """
     found = _mapped(*_checked_orbits(residual, curvature, learning_rate, coupling, target))

@@ -28,7 +28,7 @@ from widthwise.devices import by_device, library, on_accelerator, power_of_two, 
 from widthwise.errors import NotDifferentiable
 from widthwise.flow.kernels.pair_series import LayerSeries
 from widthwise.flow.kernels.tiles import Cut, OnDevice, OnHost, sides_of
-from widthwise.flow.kernels.triangle import Triangle
+from widthwise.flow.kernels.triangle import TriangleOfPairs
 from widthwise.flow.kernels.variances import LARGEST_KERNEL, Diagonal, diagonal_flow, network_sites
 from widthwise.gaussian.hermite import MOST_PLAIN, SHORT_SERIES
 from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
@@ -228,7 +228,7 @@ def _small_square(net: Network, X: np.ndarray, with_theta: bool, last_only: bool
     """
     if len(X) ** 2 > SMALL_SQUARE or on_accelerator() or not _plain_and_stated(net):
         return None
-    pairs, kept = Triangle.of(len(X)), []
+    pairs, kept = TriangleOfPairs.of(len(X)), []
     with np.errstate(all="ignore"):
         K = pairs.packed(X @ X.T) / net.widths[0]
         Theta = np.zeros_like(K)

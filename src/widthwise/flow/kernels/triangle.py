@@ -11,11 +11,11 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Triangle:
+class TriangleOfPairs:
     """Which two inputs each entry belongs to, where each input stands with itself, and where the entries of the square
     stand in a row and in the square.
 
-    >>> pairs = Triangle.of(2)
+    >>> pairs = TriangleOfPairs.of(2)
     >>> row = pairs.packed(np.array([[4.0, 2.0], [2.0, 9.0]]))
     >>> row.tolist(), [one.tolist() for one in pairs.variances(row)]
     ([4.0, 2.0, 9.0], [[4.0, 4.0, 9.0], [4.0, 9.0, 9.0]])
@@ -31,7 +31,7 @@ class Triangle:
 
     @classmethod
     @lru_cache(maxsize=16)
-    def of(cls, inputs: int) -> Triangle:
+    def of(cls, inputs: int) -> TriangleOfPairs:
         """Of so many inputs."""
         first, second = np.triu_indices(inputs)
         entries = first * inputs + second
