@@ -143,7 +143,7 @@ def test_readings_are_averages_over_every_batch():
     loss, _ = sgd.MODELS["network"]
     each = jax.vmap(jax.grad(loss), (None, 0, 0))(problem.start, problem.X, problem.y)
     batches = 0.5 * (each[:, None] + each[None]).reshape(-1, each.shape[1])
-    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, problem.start, jax.random.PRNGKey(0))
+    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, 0.1, problem.start, jax.random.PRNGKey(0))
     assert np.isclose(reading.noise, jnp.sum(batches**2, axis=1).mean())
     assert not np.isclose(reading.noise, jnp.sum(each**2, axis=1).mean(), rtol=0.1)
     assert np.allclose(reading.gradient, batches.mean(axis=0))
@@ -153,7 +153,7 @@ def test_derivatives_along_a_batch_continue_the_loss():
     problem = sgd.draw_problem("network", 1)
     loss, _ = sgd.MODELS["network"]
     key, eta = jax.random.PRNGKey(4), 1e-2
-    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, problem.start, key)
+    reading = jax.jit(sgd._steady_reading, static_argnums=0)(loss, problem, eta, problem.start, key)
     each = jax.vmap(jax.grad(loss), (None, 0, 0))(problem.start, problem.X, problem.y)
     g = each[jax.random.randint(key, (sgd.BATCH,), 0, sgd.SAMPLES)].mean(axis=0)
 
@@ -163,6 +163,7 @@ def test_derivatives_along_a_batch_continue_the_loss():
     series = -eta * g @ reading.gradient + eta**2 / 2 * reading.second - eta**3 / 6 * reading.third
     change = full(problem.start - eta * g) - full(problem.start)
     assert abs(change - series - eta**4 / 24 * reading.fourth) < 0.2 * abs(change - series)
+    assert np.isclose(reading.all_orders, change / eta + g @ reading.gradient, rtol=1e-9)
 
 
 def test_variance_of_fast_coordinates_is_stationary():
