@@ -33,14 +33,14 @@ class LaterLayers:
     """⟨σ^(p)_a σ^(q)_b(z^(l)) σ^(p')_c σ^(q')_d(z^(s))⟩ with c, d of one layer, a, b of each of several later ones.
 
     `low` is the series of layer s, `tops` those of the later layers, with the same assignments and tables that are
-    kept; `gains` are κ (inputs) of each later layer.
+    kept; `gains` are κ (inputs, or one number for all) of each later layer.
     """
 
     def __init__(self, low: PlaneSeries, tops: list[PlaneSeries], gains: list[np.ndarray], orders: tuple[Orders, ...]):
         self.low, self.tops, self.orders = low, tops, orders
         self.kernels, self.correlations = [], []
         for top, gain in zip(tops, gains, strict=True):
-            cross = gain[:, None] * low.K
+            cross = np.broadcast_to(gain, len(low.K))[:, None] * low.K
             kernel = np.block([[top.K, cross], [cross.T, low.K]])
             scale = np.sqrt(np.diag(kernel))
             self.kernels.append(kernel)
