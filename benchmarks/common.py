@@ -29,6 +29,16 @@ def best_time(call: Callable[[], Any], repeats: int, clock: Callable[[], float] 
     return min(times)
 
 
+def first_and_best(call: Callable[[], Any], repeats: int = 1) -> tuple[float, float]:
+    """Seconds of a first call, and of the best later one, each until its arrays are there."""
+    import jax  # not every benchmark has it
+
+    def finished() -> None:
+        jax.block_until_ready(call())
+
+    return best_time(finished, 1), best_time(finished, repeats)
+
+
 def machine_limits() -> dict[str, float]:
     """Multiply-adds per second of a large matrix product, and bytes per second of a large copy."""
     square = np.random.default_rng(0).normal(size=(2000, 2000))

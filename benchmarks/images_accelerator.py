@@ -11,11 +11,11 @@ The error is that of a few entries against the same kernel of few images, by num
 from __future__ import annotations
 
 import argparse
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import first_and_best
 
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import Conv, Dense, Flatten, Network
@@ -30,23 +30,13 @@ def network(activation: str) -> Network:
     return Network([*layers, Flatten(), Dense(8 * SIDE**2, 1)])
 
 
-def timed(call, repeats: int = 1) -> tuple[float, float]:
-    """Seconds of a first call, and of the best later one."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return times[0], min(times[1:])
-
-
 def limits(dtype) -> tuple[float, float]:
     """Multiply-adds a second of a matrix product in these numbers, and bytes a second of a copy."""
     square, row = jnp.ones((8192, 8192), dtype), jnp.ones(2**28, dtype)
     product = jax.jit(lambda x: jnp.matmul(x, x, precision="highest"))
     moved = jax.jit(lambda x: x + 1.0)
-    rate = 8192**3 / timed(lambda: product(square), 3)[1]
-    return rate, 2 * row.nbytes / timed(lambda: moved(row), 5)[1]
+    rate = 8192**3 / first_and_best(lambda: product(square), 3)[1]
+    return rate, 2 * row.nbytes / first_and_best(lambda: moved(row), 5)[1]
 
 
 def error_of_a_corner(net: Network, X: np.ndarray, found) -> float:
@@ -74,7 +64,7 @@ def main() -> None:
                     flow = kernel_flow(net, X, last_only=True, dtype=dtype, device=True)
                     return flow.K, flow.Theta
 
-                first, seconds = timed(call)
+                first, seconds = first_and_best(call)
                 entries = count**2 / 2 * SIDE**2 * LAYERS
                 moved, work = 4 * np.dtype(dtype).itemsize * entries, WORK * entries
                 peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30

@@ -19,6 +19,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import first_and_best
 
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.network import MLP
@@ -32,19 +33,9 @@ def network(activation: str) -> MLP:
     return MLP([FEATURES, *[512] * HIDDEN, 1], activation, C_b=0.1, C_W=1.5)
 
 
-def timed(call, repeats: int = 2) -> tuple[float, float]:
-    """Seconds of a first call, and of the best later one."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return times[0], min(times[1:])
-
-
 def matrix_product_rate(side: int = 8192) -> float:
     a, product = jnp.ones((side, side)), jax.jit(lambda x: x @ x)
-    return side**3 / timed(lambda: product(a))[1]
+    return side**3 / first_and_best(lambda: product(a), 2)[1]
 
 
 def kernels(activation: str, count: int, rate: float) -> None:
@@ -57,7 +48,7 @@ def kernels(activation: str, count: int, rate: float) -> None:
             flow = kernel_flow(net, X, last_only=True, dtype=np.float32, **options)
             return flow.K, flow.Theta
 
-        first, seconds = timed(call, 2 if count <= 20000 else 1)
+        first, seconds = first_and_best(call, 2 if count <= 20000 else 1)
         work = count**2 / 2 * HIDDEN * 2 * WORK[activation]
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
         print(
@@ -77,7 +68,7 @@ def solve(count: int) -> None:
         def call(kernel=kernel, y=y):
             return Exact(kernel, X, 0.1).solve(y)
 
-        first, seconds = timed(call, 1)
+        first, seconds = first_and_best(call, 1)
         print(f"  {activation:<5} N = {count:<7} Cholesky {seconds:8.2f} s  first {first:7.2f} s", flush=True)
 
 
