@@ -97,10 +97,10 @@ def measured(kind: str, width: int, batch: int, peak: tuple[float, float]) -> li
     first, each = seconds_of(once)
     seen = seconds_of(lambda: observe(*given))[1]
     sums = partial(Programme((part,), X, batch, batch), Chunk(0, 0, batch))
-    summed, there = seconds_of(sums)[1], sums()
+    summed, on_device_sums = seconds_of(sums)[1], sums()
     with mock.patch.object(programme, "on_accelerator", return_value=False):
         on_host, here = seconds_of(sums, 1)[1], sums()
-    apart = max(float(np.abs(there[name] - here[name]).max() / np.abs(here[name]).max()) for name in here
+    apart = max(float(np.abs(on_device_sums[name] - here[name]).max() / np.abs(here[name]).max()) for name in here
                 if name.startswith(("sum:", "product:")))  # fmt: skip
     rates = (f"{batch / each:.0f}", f"{batch / summed:.0f}", f"{batch / on_host:.0f}", f"{apart:.0e}")
     shares = (f"{operations / seen / peak[0]:.1%}", f"{moved / seen / peak[1]:.1%}")
