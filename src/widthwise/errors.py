@@ -35,7 +35,7 @@ class InvalidInput(WidthwiseError, ValueError):
     """
 
     def __init__(self, argument: str, got: str, expected: str, remedy: str = ""):
-        argument, got = _shortened(argument), _shortened(got)
+        argument, got, remedy = _shortened(argument), _shortened(got), " ".join(remedy.split())
         self.argument: str = argument
         self.got: str = got
         self.expected: str = expected
