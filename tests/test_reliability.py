@@ -255,6 +255,9 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("Network.with_learned", {"layers": "[]"}),
         ("Network.with_learned", {"layers": "None"}),
         ("Network.shapes", {"shape": "[[]]"}),
+        ("Network.check_inputs", {"X": "{1}", "name": "np.ones((2, 2))"}),
+        ("Network.check_inputs", {"X": "np.ones((2, 4))", "name": "np.ones((2, 2))"}),
+        ("gaussian.four_point", {"K": "np.eye(3) + 2.01", "progress": "np.zeros(2)"}),
     ],
 )
 def test_what_the_soak_found_is_answered_or_refused(name, arguments):
