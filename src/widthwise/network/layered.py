@@ -245,7 +245,10 @@ class Network:
         >>> net.with_learned(replace(layer, C_W=2.0) for layer in net.learned).layers[0].C_W
         2.0
         """
-        given = list(layers) if isinstance(layers, Iterable) else [layers]
+        try:
+            given = list(layers)
+        except TypeError:  # one layer, None, or an array without axes, which is Iterable by its class
+            given = [layers]
         if list(map(type, given)) != list(map(type, self.learned)):
             kinds = [", ".join(type(layer).__name__ for layer in each) for each in (given, self.learned)]
             raise InvalidInput("layers", kinds[0] or "none", f"layers of the kinds {kinds[1]}, in this order")

@@ -195,10 +195,10 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
     return array
 
 
-def check_values(function: Any, points: np.ndarray, name: str = "function") -> np.ndarray:
+def check_function(function: Any, points: np.ndarray, name: str = "function") -> np.ndarray:
     """Values (…, points) of a caller's function of arrays, which has to give a finite real number for each point.
 
-    >>> check_values(np.sqrt, np.array([1.0, 4.0]))
+    >>> check_function(np.sqrt, np.array([1.0, 4.0]))
     array([1., 2.])
     """
     if not callable(function):
