@@ -259,8 +259,14 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("Network.check_inputs", {"X": "{1}", "name": "np.ones((2, 2))"}),
         ("Network.check_inputs", {"X": "np.ones((2, 4))", "name": "np.ones((2, 2))"}),
         ("gaussian.four_point", {"K": "np.eye(3) + 2.01", "progress": "np.zeros(2)"}),
-        ("plots.trained_functions", {"net": "ww.MLP([1, 56, 13, 1, 11, 1], 'cubic', C_b=1.0, C_W=2.46)",
-                                     "X_train": "np.array([[-0.895], [0.2326]])", "networks": "21"}),
+        (
+            "plots.trained_functions",
+            {
+                "net": "ww.MLP([1, 56, 13, 1, 11, 1], 'cubic', C_b=1.0, C_W=2.46)",
+                "X_train": "np.array([[-0.895], [0.2326]])",
+                "networks": "21",
+            },
+        ),
     ],
 )
 def test_what_the_soak_found_is_answered_or_refused(name, arguments):
