@@ -271,6 +271,8 @@ def _grid_axis(
         array = np.atleast_1d(np.asarray(values))
     except ValueError:
         raise InvalidInput(name, "rows of unequal length", expected) from None
+    except TypeError:  # a Dataset, which is no array
+        raise InvalidInput(name, type(values).__name__, expected) from None
     if array.ndim != 1 or array.size == 0:
         raise InvalidInput(name, f"an array of shape {array.shape}", expected)
     return [check(value) for value in array.tolist()]
