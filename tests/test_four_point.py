@@ -239,7 +239,7 @@ def test_an_accelerator_sums_the_same_and_leaves_it_there(activation, monkeypatc
     places = "widthwise.gaussian.four_points"
     monkeypatch.setattr(f"{places}.planes.on_accelerator", lambda: True)
     monkeypatch.setattr(f"{places}.planes.COMPILE_FROM", 2)
-    monkeypatch.setattr(f"{places}.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 128), 16))
+    monkeypatch.setattr(f"{places}.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 96, 128), 16))
     monkeypatch.setattr(f"{places}.accelerated.LIST_LENGTH", 64)
     found = four_point(resolve(activation), K, tolerance=1e-6)
     assert isinstance(found.values, jax.Array)

@@ -17,7 +17,7 @@ from widthwise.gaussian.four_points.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
 #: Lists are multiples of all.
-QUADRUPLE_PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 128: 1 << 8}
+QUADRUPLE_PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 96: 1 << 9, 128: 1 << 8}
 #: Quadruples of one list, where there are many.
 LIST_LENGTH = 1 << 17
 #: Tables up to this degree are made for all planes at once: those that grow are compiled for again and again.
