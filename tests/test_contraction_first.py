@@ -118,7 +118,7 @@ class TestEquality:
         for place in ("flow.tensors.quadruple_flow", "inference.tiled.quadruple_tiles"):
             monkeypatch.setattr(f"widthwise.{place}.CHUNKS", {"cpu": 16, "gpu": 32})
         monkeypatch.setattr(
-            "widthwise.gaussian.four_points.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 128), 16)
+            "widthwise.gaussian.four_points.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 96, 128), 16)
         )
         monkeypatch.setattr("widthwise.devices.on_accelerator", lambda: True)
         contraction_first._add_compiled.clear_cache()

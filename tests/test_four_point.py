@@ -1,5 +1,6 @@
 """Four-point expectations: the routes against each other, against Wick's theorem, and where they must refuse."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ import widthwise as ww
 from widthwise.activations import evaluate, resolve
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable, UnknownName
 from widthwise.gaussian.four_points import FAMILIES, four_point
+from widthwise.gaussian.four_points.dispatch import plane_route
 from widthwise.gaussian.four_points.families import assignments
 from widthwise.gaussian.four_points.later_layers import LaterLayers
 from widthwise.gaussian.four_points.orthants import orthant_route
 from widthwise.gaussian.four_points.plane_moments import kinked_moments
-from widthwise.gaussian.four_points.planes import PlaneSeries, plane_route
+from widthwise.gaussian.four_points.planes import PlaneSeries
 from widthwise.gaussian.four_points.sampling import sample_route
 from widthwise.gaussian.four_points.tables import plane_tables
 
@@ -227,3 +229,23 @@ def test_plane_tables_of_many_degrees_read_terms_past_the_last():
     for one, other in zip(found[0].blocks, found[1].blocks, strict=False):
         scale = np.abs(other.cosine).max()
         assert np.abs(one.cosine - other.cosine).max() <= 1e-9 * max(scale, 1e-3)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+def test_an_accelerator_sums_the_same_and_leaves_it_there(activation, monkeypatch):
+    X = np.random.default_rng(3).normal(size=(6, 4))
+    K = 0.1 + X @ X.T / 4
+    expected = four_point(resolve(activation), K, tolerance=1e-6)
+    places = "widthwise.gaussian.four_points"
+    monkeypatch.setattr(f"{places}.planes.on_accelerator", lambda: True)
+    monkeypatch.setattr(f"{places}.planes.COMPILE_FROM", 2)
+    monkeypatch.setattr(f"{places}.accelerated.QUADRUPLE_PIECES", dict.fromkeys((0, 32, 64, 96, 128), 16))
+    monkeypatch.setattr(f"{places}.accelerated.LIST_LENGTH", 64)
+    found = four_point(resolve(activation), K, tolerance=1e-6)
+    assert isinstance(found.values, jax.Array)
+    assert np.abs(found.values - expected.values).max() < 1e-12 * np.abs(expected.values).max()
+    assert np.isclose(found.error, expected.error, rtol=1e-6)
+    # two parallel inputs are left to the route that knows them
+    K[1], K[:, 1] = 2 * K[0], 2 * K[:, 0]
+    K[1, 1] = 4 * K[0, 0]
+    assert isinstance(four_point(resolve(activation), K, tolerance=1e-6).values, np.ndarray)

@@ -246,7 +246,7 @@ class Network:
         2.0
         """
         try:
-            given = list(layers)
+            given: list[Any] = list(layers)
         except TypeError:  # one layer, None, or an array without axes, which is Iterable by its class
             given = [layers]
         if list(map(type, given)) != list(map(type, self.learned)):

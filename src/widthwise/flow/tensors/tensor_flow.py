@@ -19,6 +19,7 @@ import numpy as np
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.activations.closed_forms import MonomialForm, homogeneous
 from widthwise.blas_threads import with_one_blas_thread
+from widthwise.devices import on_accelerator
 from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.kernels.variances import check_representable
@@ -215,6 +216,8 @@ def finite_flow(
         step = LayerStep.of(net, layer, K, H, fourth, slopes, lambda_W[layer])
         routes.add(four.route)
         error = max(error, four.error, step.error)
+        if on_accelerator() and four.inputs >= COMPILE_FROM:
+            four = replace(four, values=jnp.asarray(four.values))  # once, not for every tensor
         now = {name: _next_tensor(name, step, four, now, omit) for name in carried}
         if layer + 1 in layers:
             for name in now.keys() & kept.keys():
@@ -267,11 +270,13 @@ def _next_tensor(name: str, step: LayerStep, four: FourPoint, now: dict[str, Any
     """One tensor of the next layer, without the terms to omit."""
     left_out = frozenset(term for tensor, term in omit if tensor == name)
     tensors = {other: now[other] for other in NEEDS[name]}
-    if name in MEANS:  # few entries are read
+    compiled = four.inputs >= COMPILE_FROM
+    if name in MEANS and not (compiled and on_accelerator()):  # few entries are read, not worth a program
         tensors = {other: np.asarray(tensor) for other, tensor in tensors.items()}
-    elif four.inputs >= COMPILE_FROM:
+    elif compiled:
         known = (quadruples(four.inputs).lookup, four.values)
-        return _compiled_tensor(name, left_out, four.placed, step, known, tensors)
+        found = _compiled_tensor(name, left_out, four.placed, step, known, tensors)
+        return np.asarray(found[:, :, 0, 0]) if name in MEANS else found
     # full four-point arrays do not outlive the rule that reads them
     fours = {orders: four.full(*orders) for orders in READS[name]}
     found = _sum_of_terms(name, RULES[name](replace(step, fours=fours), tensors), left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from widthwise.gaussian.four_points.tables import PlaneTables
 
 #: Quadruples whose degrees are summed at a time, by the first degree of the tables: ever fewer of a list are left.
 #: Lists are multiples of all.
-QUADRUPLE_PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 128: 1 << 8}
+QUADRUPLE_PIECES = {0: 1 << 14, 32: 1 << 12, 64: 1 << 9, 96: 1 << 9, 128: 1 << 8}
+#: Quadruples of one list, where there are many.
+LIST_LENGTH = 1 << 17
 #: Tables up to this degree are made for all planes at once: those that grow are compiled for again and again.
 EVERY_PLANE = 128
 
@@ -67,6 +70,21 @@ class AcceleratedSeries:
             if not bool(found.unfinished.any()):
                 break
         return found.values, found.errors
+
+    def in_lists(
+        self, quads: np.ndarray, progress: Callable[[float], None] | None = None
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """The same for any number of quadruples, list by list; the last list is filled up with its last quadruple."""
+        piece = max(QUADRUPLE_PIECES.values())
+        length = min(LIST_LENGTH, piece * -(-len(quads) // piece))
+        found = []
+        for start in range(0, len(quads), length):
+            some = quads[start : start + length]
+            found.append(self(jnp.asarray(np.pad(some, ((0, length - len(some)), (0, 0)), mode="edge"))))
+            if progress is not None:
+                progress(min(1.0, (start + length) / len(quads)))
+        values, errors = (jnp.concatenate(column)[: len(quads)] for column in zip(*found, strict=True))
+        return values, errors
 
     def _tables(self, start: int, degrees: int, quads: Any, place: Geometry, unfinished: Any) -> PlaneTables:
         every = degrees <= EVERY_PLANE

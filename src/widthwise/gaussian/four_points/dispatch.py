@@ -12,9 +12,10 @@ from widthwise.activations import Activation, evaluate, require_derivatives, req
 from widthwise.activations.closed_forms import homogeneous
 from widthwise.blas_threads import with_one_blas_thread
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.gaussian.four_points.accelerated import AcceleratedSeries
 from widthwise.gaussian.four_points.families import FAMILIES, Orders, assignments, full, quadruples
 from widthwise.gaussian.four_points.orthants import orthant_route
-from widthwise.gaussian.four_points.planes import plane_route
+from widthwise.gaussian.four_points.planes import PlaneSeries
 from widthwise.gaussian.four_points.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
 from widthwise.network.validation import LEAST, check_integer, check_real, is_one_of, real_array
@@ -28,13 +29,14 @@ FOUR_POINT_METHODS = ("auto", "planes", "orthants", "sample")
 class FourPoint:
     """Values and error bounds on (sorted quadruples, assignments); full tensors on request.
 
-    `route` names what was used, `error` is the largest error bound of a family relative to its largest value.
+    Both are arrays of jax where an accelerator has made them. `route` names what was used, `error` is the largest error
+    bound of a family relative to its largest value.
     """
 
     inputs: int
     placed: tuple[Orders, ...]
-    values: np.ndarray
-    errors: np.ndarray
+    values: Any
+    errors: Any
     route: str
 
     def full(self, *orders: int) -> np.ndarray:
@@ -44,12 +46,14 @@ class FourPoint:
             computed = ", ".join(map(str, dict.fromkeys(tuple(sorted(placed)) for placed in self.placed)))
             raise InvalidInput("orders", repr(orders), f"those of a family that was computed: {computed}, in any order")
         lookup = [np.asarray(part) for part in quadruples(self.inputs).lookup]
-        return full(self.values, lookup, orders, self.placed, self.inputs)
+        return np.asarray(full(self.values, lookup, orders, self.placed, self.inputs))
 
     @property
     def error(self) -> float:
-        value = np.maximum(self.values.max(axis=0), -self.values.min(axis=0))
-        return relative_error(self.placed, self.errors.max(axis=0), value)
+        largest, least, error = map(
+            np.asarray, (self.values.max(axis=0), self.values.min(axis=0), self.errors.max(axis=0))
+        )
+        return relative_error(self.placed, error, np.maximum(largest, -least))
 
 
 def relative_error(placed: tuple[Orders, ...], error: np.ndarray, value: np.ndarray) -> float:
@@ -129,6 +133,25 @@ def four_point(
         )
     values, errors = sample_route(activation, K, placed)
     return FourPoint(len(K), placed, values, errors, "low-discrepancy sample")
+
+
+def plane_route(
+    activation: Activation,
+    K: np.ndarray,
+    placed: tuple[Orders, ...],
+    tolerance: float,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Any, Any] | None:
+    """Values (sorted quadruples, assignments) and bounds on their errors, both absolute; on an accelerator left there.
+
+    `tolerance` is relative to √⟨f²⟩√⟨g²⟩ of the two plane functions. None where the activation is too sharp for the
+    kernel to be resolved at so many inputs.
+    """
+    series, quads = PlaneSeries(activation, K, placed, tolerance), quadruples(len(K)).sorted
+    if series.for_accelerator:
+        series.kept = {}  # for all lists
+        return AcceleratedSeries(series).in_lists(quads, progress)
+    return series(quads, progress) if series.possible else None
 
 
 def _checked_kernel(K: np.ndarray) -> np.ndarray:

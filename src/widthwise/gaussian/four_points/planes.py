@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.activations import Activation, jet
-from widthwise.devices import by_device, library, on_all_cores
+from widthwise.devices import by_device, library, on_accelerator, on_all_cores
 from widthwise.gaussian.four_points.directions import Directions, direction_moments
-from widthwise.gaussian.four_points.families import Layout, Orders, layout, pair_types, quadruples
+from widthwise.gaussian.four_points.families import COMPILE_FROM, Layout, Orders, layout, pair_types
 from widthwise.gaussian.four_points.geometry import DEGREE_BLOCK, Geometry, geometry, planes_of
 from widthwise.gaussian.four_points.tables import PlaneTables, joined, plane_tables, resolved
 from widthwise.gaussian.hermite import HermiteTable
@@ -157,22 +157,6 @@ QUADRUPLES_AT_ONCE = {"cpu": 256, "gpu": 1 << 15}
 FEW_QUADRUPLES = 1 << 11
 
 
-def plane_route(
-    activation: Activation,
-    K: np.ndarray,
-    placed: tuple[Orders, ...],
-    tolerance: float,
-    progress: Callable[[float], None] | None = None,
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Values (sorted quadruples, assignments) and bounds on their errors, both absolute.
-
-    `tolerance` is relative to √⟨f²⟩√⟨g²⟩ of the two plane functions. None where the activation is too sharp for the
-    kernel to be resolved at so many inputs.
-    """
-    series = PlaneSeries(activation, K, placed, tolerance)
-    return series(quadruples(len(K)).sorted, progress) if series.possible else None
-
-
 class PlaneSeries:
     """Four-point expectations of any list of quadruples of the inputs of one kernel.
 
@@ -189,6 +173,13 @@ class PlaneSeries:
         smooth, self.parity = resolved(activation, K, self.accuracy)
         self.slow = bool(activation.kinks) or not smooth
         self.kept: dict[int, PlaneTables] | None = {} if keep else None
+
+    @property
+    def for_accelerator(self) -> bool:
+        """Whether `AcceleratedSeries` serves: a smooth activation, inputs of which no two are parallel, and many."""
+        inputs = np.arange(len(self.K))
+        apart = np.array_equal(Directions.of(self.rho).leader, inputs)
+        return on_accelerator() and not self.slow and apart and len(inputs) >= COMPILE_FROM
 
     @property
     def possible(self) -> bool:
