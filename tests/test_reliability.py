@@ -256,6 +256,7 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("Network.with_learned", {"layers": "None"}),
         ("Network.with_learned", {"layers": "np.array(1.0)"}),
         ("evidence_grid", {"depth": "theory()"}),
+        ("evidence_grid", {"activation": "[]", "depth": "1"}),
         ("Network.shapes", {"shape": "[[]]"}),
         ("Network.check_inputs", {"X": "{1}", "name": "np.ones((2, 2))"}),
         ("Network.check_inputs", {"X": "np.ones((2, 4))", "name": "np.ones((2, 2))"}),

@@ -20,6 +20,7 @@ import numpy as np
 from widthwise.activations import Activation, evaluate, intervals, jet
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import DivergentMoment
+from widthwise.memory import require_memory
 
 #: Integrals stop here: φ(12) is 2e-32, room for any activation that grows no faster than a power.
 REACH = 12.0
@@ -89,6 +90,11 @@ def panel_nodes(edges: Any, nodes: int = PANEL_NODES, xp: Any = np) -> tuple[Any
     `xp` is numpy or jax.numpy.
     """
     x, w = _gauss_legendre(nodes)
+    require_memory(
+        40 * math.prod(edges.shape) * nodes,
+        lambda: f"an integral over {edges.shape[-1]} pieces of an activation that oscillates within the kernel",
+        "Scale the inputs down, or take a smaller C_W.",
+    )
     half = 0.5 * xp.diff(edges, axis=-1)[..., None]
     v = 0.5 * (edges[..., 1:] + edges[..., :-1])[..., None] + half * x
     weight = half * w * xp.exp(-0.5 * v * v) * _NORMAL

@@ -74,7 +74,7 @@ class MLP(Network):
         dense = (one(*values) for values in zip(n[:-1], n[1:], *numbers, strict=True))
         hidden = zip(map(Elementwise, sigmas[: depth - 1]), dense, strict=False)
         object.__setattr__(self, "layers", (next(dense), *(layer for pair in hidden for layer in pair)))
-        object.__setattr__(self, "unread", sigmas[0] if depth == 1 else None)
+        object.__setattr__(self, "unread", next(iter(sigmas), resolve("linear")) if depth == 1 else None)
 
     @classmethod
     def of_chain(cls, layers: Sequence[Layer], unread: Activation | None = None) -> MLP:
