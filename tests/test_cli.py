@@ -19,6 +19,7 @@ from widthwise.cli import options
 from widthwise.cli.main import main
 from widthwise.cli.output import Records, emit
 from widthwise.cli.program import app
+from widthwise.network.schedules import WARM_SHAPES
 from widthwise.study.data import BUILT_IN
 from widthwise.study.spec import ALGORITHM_CLASSES
 
@@ -95,6 +96,42 @@ def test_a_spec_file_and_flags_say_the_same(here, capsys):
     _, overridden, _ = call(capsys, "predict", "--spec", "net.toml", "--format", "csv", "--steps", "6",
                             "--learning-rate", "0.1")  # fmt: skip
     assert overridden != from_file
+
+
+SCHEDULES = {
+    "--schedule cosine --learning-rate 0.1 --steps 6 --warm-up 2": ww.GradientDescent(ww.schedule(0.1, 6, warm_up=2)),
+    "--schedule linear --learning-rate 0.1 --steps 6 --end 0.5 --algorithm momentum --momentum 0.5": ww.Momentum(
+        ww.schedule(0.1, 6, decay="linear", end=0.5), 0.5
+    ),
+    "--schedule constant --learning-rate 0.1 --steps 6 --warm-up 4": ww.GradientDescent(
+        ww.schedule(0.1, 6, warm_up=4, decay="constant")
+    ),
+    "--schedule 0.1,0.05,0.02": ww.GradientDescent([0.1, 0.05, 0.02]),
+}
+
+
+@pytest.mark.parametrize("words", SCHEDULES)
+def test_schedules_are_those_of_python(words, here, capsys):
+    algorithm, study = SCHEDULES[words], ww.dataset("xor")
+    data = ww.MLP([2, 8, 1], "tanh"), *study.for_training()
+    flags = ["--widths", "2,8,1", "--data", "xor", *words.split()]
+    assert call(capsys, "predict", *flags, "--out", "predicted.nc")[0] == 0
+    assert call(capsys, "train", *flags, "--networks", "8", "--out", "trained.nc")[0] == 0
+    predicted, trained = ww.predict(*data, algorithm), ww.train(*data, 8, algorithm, progress=False)
+    assert np.allclose(ww.load("predicted.nc")["mean"], predicted["mean"], atol=1e-12)
+    assert np.allclose(ww.load("trained.nc")["mean"], trained["mean"], atol=1e-12)
+    constant = ww.predict(*data, ww.GradientDescent(0.1, algorithm.steps))
+    assert not np.allclose(predicted["mean"], constant["mean"], atol=1e-3)
+    code, out, _ = call(capsys, "compare", "predicted.nc", "trained.nc")
+    assert code in (0, 1)
+    assert "mean" in out
+
+
+def test_a_spec_file_has_schedules_too():
+    training = {"algorithm": "momentum", "learning_rate": 0.1, "steps": 6, "schedule": "cosine", "warm_up": 2}
+    study = ww.Study.from_dict({"training": training})
+    assert study.algorithm == ww.Momentum(ww.schedule(0.1, 6, warm_up=2))
+    assert ww.Study.from_dict(study.to_dict()).algorithm == study.algorithm
 
 
 def test_a_spec_file_may_name_another_activation_for_every_layer(here, capsys):
@@ -187,6 +224,19 @@ BAD_FILES = {
         ("predict --algorithm adamm", "Did you mean 'adam'?"),
         ("predict --algorithm adam", "learning_rate: got none"),
         ("predict --steps 5", "steps: got a setting of gradient_flow"),
+        ("predict --learning-rate 0.1 --steps 5 --schedule cosin", "Did you mean 'cosine'?"),
+        ("predict --learning-rate 0.1 --schedule cosine", "steps: got none with schedule='cosine'"),
+        ("predict --schedule cosine --steps 5", "learning_rate: got none"),
+        ("predict --learning-rate -1 --schedule cosine --steps 5", "learning_rate: got -1.0"),
+        ("predict --learning-rate 0.1 --steps 5 --warm-up 2", "warm_up: got 2 without a schedule"),
+        ("predict --learning-rate 0.1 --steps 5 --schedule linear --warm-up 6", "warm_up: got 6; expected"),
+        ("predict --learning-rate 0.1 --steps 5 --schedule linear --end 2", "end: got 2.0; expected a share"),
+        ("predict --learning-rate 0.1 --schedule 0.1,0.05", "--learning-rate: got 0.1 with --schedule 0.1,0.05"),
+        ("predict --schedule 0.1,x", "--schedule: got '0.1,x'"),
+        ("predict --schedule 0.1,-0.2", "learning_rate[1]: got -0.2"),
+        ("predict --schedule 0.1,0.05 --steps 3", "2 learning rates for 3 steps"),
+        ("predict --schedule 0.1,900 --widths 2,8,1", "at step 1; expected less than 2/λ_max"),
+        ("predict --algorithm gradient_flow --schedule cosine", "schedule: got a setting of gradient_flow"),
         ("train --networks 1", "networks: got 1"),
         ("report --out x.pdf", "--out: got 'x.pdf'"),
         ("report --networks 1", "--networks: got 1"),
@@ -289,6 +339,7 @@ def test_completion_knows_every_name():
     assert set(options.COMPLETED_ACTIVATIONS) == set(ACTIVATION_NAMES)
     assert set(options.DATA_SETS) == set(BUILT_IN)
     assert set(options.ALGORITHM_NAMES) == set(ALGORITHM_CLASSES)
+    assert options.SCHEDULES == WARM_SHAPES
 
 
 def run(*words: str, **more) -> subprocess.CompletedProcess:

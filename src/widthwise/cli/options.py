@@ -25,6 +25,7 @@ COMPLETED_ACTIVATIONS = (
 )  # fmt: skip
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
+SCHEDULES = ("constant", "cosine", "linear")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
 MOST_LAYERS = 100_000
@@ -140,6 +141,16 @@ class TrainingOptions:
         typer.Option("--algorithm", help=", ".join(ALGORITHM_NAMES), autocompletion=one_of(ALGORITHM_NAMES)),
     ] = None
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Step of a descent.")] = None
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="From the peak on: constant, cosine or linear; or the rates of all steps: 0.2,0.1,0.05.",
+            autocompletion=one_of(SCHEDULES),
+        ),
+    ] = None
+    warm_up: Annotated[int | None, typer.Option("--warm-up", help="Steps in which the rate rises to its peak.")] = None
+    end: Annotated[float | None, typer.Option("--end", help="Where the rate falls to, as a share of its peak.")] = None
     steps: Annotated[int | None, typer.Option("--steps", help="Steps of a descent; else to convergence.")] = None
     time: Annotated[float | None, typer.Option("--time", help="Time of gradient flow; else to convergence.")] = None
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Inputs in a batch.")] = None
@@ -152,7 +163,13 @@ class TrainingOptions:
         from widthwise.study.spec import make_algorithm
 
         settings = {name: value for name, value in vars(self).items() if value is not None}
-        guess = "gradient_descent" if "learning_rate" in settings else "gradient_flow"
+        if self.schedule is not None and self.schedule[:1] in "0123456789.+-":
+            if self.learning_rate is not None:
+                got = f"{self.learning_rate:g} with --schedule {self.schedule}"
+                raise InvalidInput("--learning-rate", got, "one of the two", "Leave it out: --schedule has every rate.")
+            rates = numbers("--schedule", settings.pop("schedule"))
+            settings["learning_rate"] = rates if isinstance(rates, list) else [rates]
+        guess = "gradient_descent" if {"learning_rate", "schedule"} & set(settings) else "gradient_flow"
         return make_algorithm(**({"algorithm": guess} | settings)) if settings else None
 
 

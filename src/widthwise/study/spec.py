@@ -15,7 +15,9 @@ from widthwise.files import check_path
 from widthwise.network import MLP, check_integer, network_from_dict, plain
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.mlp import FIELDS
-from widthwise.network.validation import is_one_of
+from widthwise.network.schedules import WARM_SHAPES
+from widthwise.network.schedules import schedule as make_schedule
+from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.study.data import Data, dataset, load_data
 
 ALGORITHM_CLASSES = {
@@ -27,6 +29,7 @@ ALGORITHM_CLASSES = {
     "adam": Adam,
 }
 _TABLES = ("network", "data", "training", "measurement")
+_SCHEDULE_KEYS = ("schedule", "warm_up", "end")
 _DATA_KEYS = ("source", "points", "name", "X_train", "y_train", "X_test")
 
 
@@ -119,14 +122,18 @@ def _kind_of(algorithm: Any) -> str:
 
 
 def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
-    """A training algorithm by name.
+    """A training algorithm by name; schedule, warm_up and end are those of `schedule`, with learning_rate as its peak.
 
     >>> make_algorithm("gradient_descent", learning_rate=0.1)
     GradientDescent(learning_rate=0.1, steps=None)
+    >>> make_algorithm("gradient_descent", learning_rate=0.1, steps=3, schedule="linear")
+    GradientDescent(learning_rate=Schedule(0.1, 0.0666667, 0.0333333), steps=3)
     """
     if not is_one_of(algorithm, ALGORITHM_CLASSES):
         raise UnknownName.of("algorithm", algorithm, ALGORITHM_CLASSES)
-    known = {f.name: f for f in fields(ALGORITHM_CLASSES[algorithm])}
+    known = [f.name for f in fields(ALGORITHM_CLASSES[algorithm])]
+    if "learning_rate" in known:
+        known += _SCHEDULE_KEYS
     for name in settings:
         if name not in known:
             raise InvalidInput(name, f"a setting of {algorithm}", "one of " + (", ".join(known) or "none"))
@@ -134,7 +141,21 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
         raise InvalidInput("learning_rate", "none", f"a positive number for {algorithm}")
     if algorithm == "sgd" and "batch_size" not in settings:
         raise InvalidInput("batch_size", "none", "a positive integer for sgd")
-    return ALGORITHM_CLASSES[algorithm](**settings)
+    shape = {name: settings.pop(name) for name in _SCHEDULE_KEYS if name in settings}
+    return ALGORITHM_CLASSES[algorithm](**(_with_schedule(settings, **shape) if shape else settings))
+
+
+def _with_schedule(settings: Mapping[str, Any], schedule: Any = None, **shape: Any) -> dict[str, Any]:
+    """The settings of an algorithm with the rates of a schedule for its one rate."""
+    if schedule is None:
+        name, value = next(iter(shape.items()))
+        raise InvalidInput(name, f"{value!r} without a schedule", "a schedule: " + ", ".join(WARM_SHAPES))
+    if settings.get("steps") is None:
+        raise InvalidInput("steps", f"none with schedule={schedule!r}", "the number of steps of the schedule")
+    if not is_one_of(schedule, WARM_SHAPES):
+        raise UnknownName.of("schedule", schedule, WARM_SHAPES)
+    peak = check_real("learning_rate", settings["learning_rate"], "a finite positive number, the peak", least=LEAST)
+    return {**settings, "learning_rate": make_schedule(peak, settings["steps"], decay=schedule, **shape)}
 
 
 def default_study() -> Study:
