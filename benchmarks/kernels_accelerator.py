@@ -3,10 +3,11 @@
     PYTHONPATH=src python benchmarks/kernels_accelerator.py [--sizes 5000 20000] [--solve 20000] [--large 100000]
 
 5 hidden layers, 100 features, last layer, float32 results. Needs jax, numpy and scipy alone; times are those of a
-second call. The rate counts the multiply-adds of the Hermite sums, 64 terms an entry, layer and order, and 30 of a
-closed form, against a large float64 matrix product. `--solve` conditions a Gaussian process on so many inputs by
-Cholesky, `--large` times one product of a kernel that is never held with 10 vectors, of which conjugate gradients need
-one an iteration.
+second call. Errors are those of 64 of the inputs against float64, relative to the largest entry. "copy" brings what
+"device" leaves there to the host in one piece: what no way of computing it can fall below on the host. The rate counts
+the multiply-adds of the Hermite sums, 64 terms an entry, layer and order, and 30 of a closed form, against a large
+float64 matrix product. `--solve` conditions a Gaussian process on so many inputs by Cholesky, `--large` times one
+product of a kernel that is never held with 10 vectors, of which conjugate gradients need one an iteration.
 With PYTHONPATH at the source of an older version, `--sizes` alone times that.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +53,28 @@ def kernels(activation: str, count: int, rate: float) -> None:
         first, seconds = first_and_best(call, 2 if count <= 20000 else 1)
         work = count**2 / 2 * HIDDEN * 2 * WORK[activation]
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+        found = call()
         print(
             f"  {activation:<5} N = {count:<7} {way:<6} {seconds:8.2f} s  first {first:7.2f} s"
-            f"  {work / seconds / rate:7.1%} of the matrix product  peak {peak:6.1f} GiB",
+            f"  {work / seconds / rate:7.1%} of the matrix product  peak {peak:6.1f} GiB"
+            f"  error {error_of_some(net, X, found):.1e}",
             flush=True,
         )
+        if way == "device":
+            start = time.perf_counter()
+            brought = [np.array(kernel) for kernel in found]
+            seconds, size = time.perf_counter() - start, sum(kernel.nbytes for kernel in brought)
+            print(f"  {activation:<5} N = {count:<7} {'copy':<6} {seconds:8.2f} s  {size / seconds / 1e9:.1f} GB/s")
+            del brought
+        del found
+
+
+def error_of_some(net: MLP, X: np.ndarray, found: tuple[Any, Any]) -> float:
+    """Of K and Θ between some of the inputs, against float64."""
+    some = np.random.default_rng(1).choice(len(X), min(64, len(X)), replace=False)
+    exact = kernel_flow(net, X[some], last_only=True)
+    pairs = ((exact.K[0], found[0][0]), (exact.Theta[0], found[1][0]))
+    return max(float(np.abs(np.asarray(b[some][:, some]) - a).max() / np.abs(a).max()) for a, b in pairs)
 
 
 def solve(count: int) -> None:

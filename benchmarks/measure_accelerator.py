@@ -3,9 +3,10 @@
     PYTHONPATH=src python benchmarks/measure_accelerator.py [--quick] [--seconds 270]
 
 Needs jax, numpy and scipy alone. The peak is a large float64 matrix product and a large copy in the same run.
-`networks/s` is the device: parameters drawn and observed, after compilation. `summed/s` includes the sums on the host,
-as `measure` does it. Operations are those of the program before optimisation, and of training 6 per parameter, input
-and step. No new row starts after `--seconds`.
+`networks/s` is the device: parameters drawn and observed, after compilation. `summed/s` includes the sums, as `measure`
+makes them on the device and brings them to the host, `on host/s` the same with sums made on the host, and `apart` the
+largest difference of the two relative to the largest of its sums. Operations are those of the program before
+optimisation, and of training 6 per parameter, input and step. No new row starts after `--seconds`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.experiments import programme
 from widthwise.experiments.estimators import check_statistics, draw_batch, observe_drawn
 from widthwise.experiments.programme import Part, Programme, observe_kernels
 from widthwise.experiments.reference import reference
@@ -36,7 +39,7 @@ KINDS = {"Ĥ": (), "V A B D F": ("V", "A", "B", "D", "F"), "all": CORRECTIONS}
 #: float64 numbers of a batch, above which a row is left out.
 ROOM = 1 << 31
 STEPS = 100
-_COLUMNS = ("what", "width", "batch", "first s", "networks/s", "summed/s", "of product", "of copy")
+_COLUMNS = ("what", "width", "batch", "first s", "networks/s", "summed/s", "on host/s", "apart", "product", "copy")
 
 
 def network(width: int) -> MLP:
@@ -93,9 +96,15 @@ def measured(kind: str, width: int, batch: int, peak: tuple[float, float]) -> li
 
     first, each = seconds_of(once)
     seen = seconds_of(lambda: observe(*given))[1]
-    _, summed = seconds_of(partial(Programme((part,), X, batch, batch), Chunk(0, 0, batch)), 1)
+    sums = partial(Programme((part,), X, batch, batch), Chunk(0, 0, batch))
+    summed, on_device_sums = seconds_of(sums)[1], sums()
+    with mock.patch.object(programme, "on_accelerator", return_value=False):
+        on_host, here = seconds_of(sums, 1)[1], sums()
+    apart = max(float(np.abs(on_device_sums[name] - here[name]).max() / np.abs(here[name]).max()) for name in here
+                if name.startswith(("sum:", "product:")))  # fmt: skip
+    rates = (f"{batch / each:.0f}", f"{batch / summed:.0f}", f"{batch / on_host:.0f}", f"{apart:.0e}")
     shares = (f"{operations / seen / peak[0]:.1%}", f"{moved / seen / peak[1]:.1%}")
-    return [kind, str(width), str(batch), f"{first:.1f}", f"{batch / each:.0f}", f"{batch / summed:.0f}", *shares]
+    return [kind, str(width), str(batch), f"{first:.1f}", *rates, *shares]
 
 
 def trained(how: Any, width: int, batch: int, peak: tuple[float, float]) -> list[str] | None:
@@ -111,7 +120,7 @@ def trained(how: Any, width: int, batch: int, peak: tuple[float, float]) -> list
     if isinstance(how, GradientDescent):
         share = f"{6 * parameters * TARGETS.size * STEPS * batch / each / peak[0]:.1%}"
     label = f"descent {STEPS}" if isinstance(how, GradientDescent) else "flow"
-    return [label, str(width), str(batch), f"{first:.1f}", "", f"{batch / each:.0f}", share, ""]
+    return [label, str(width), str(batch), f"{first:.1f}", "", f"{batch / each:.0f}", "", "", share, ""]
 
 
 def rows(quick: bool) -> Iterator[Callable[..., list[str] | None]]:

@@ -69,6 +69,8 @@ def result(name: str) -> Any:
         "trained density": lambda: ww.trained_density(NET, X, Y, TEST[0]),
         "cumulants": lambda: ww.predict(NET, X, Y, TEST, cumulants=3),
         "drawn": lambda: ww.sample_prior(NET, X, draws=20),
+        "four points": lambda: ww.gaussian.four_point(ww.activation("tanh"), np.eye(2), ((0, 1, 0, 1),)),
+        "proxy": lambda: ww.proxy_width(LINEAR, X[:1]),
         "functions": lambda: ww.plots.trained_functions(NET, X, Y, networks=0, steps=3, points=3, order=0),
     }
     return makers[name]()
@@ -254,6 +256,7 @@ MORE: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
     "ExactLaw.quantile": (method("law", "quantile"), lambda: {"p": 0.3}),
     "ExactLaw.isf": (method("law", "isf"), lambda: {"q": 0.3}),
     **{f"KernelLaw.{name}": (method("kernel law", name), _with({"g": 0.3})) for name in ("cdf", "density", "sf")},
+    "KernelLaw.expectation": (method("kernel law", "expectation"), lambda: {"function": np.exp}),
     "KernelLaw.moment": (method("kernel law", "moment"), lambda: {"k": 2}),
     "Interpolation.log_scale_density": (method("interpolation", "log_scale_density"), lambda: {"log_S": 0.1}),
     "Interpolation.norm_density": (method("interpolation", "norm_density"), lambda: {"rho": 0.5}),
@@ -262,6 +265,7 @@ MORE: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
     "KernelStep.sample": (method("step", "sample"), lambda: {"draws": 2, "seed": 0}),
     **{f"MarchenkoPastur.{name}": (method("marchenko_pastur", name), _with({"x": 0.5})) for name in ("cdf", "density")},
     "MarchenkoPastur.expected_count": (method("marchenko_pastur", "expected_count"), lambda: {"x": 0.5, "P": 10}),
+    "MarchenkoPastur.fluctuation": (method("marchenko_pastur", "fluctuation"), lambda: {"function": np.exp}),
     "MarchenkoPastur.largest": (method("marchenko_pastur", "largest"), lambda: {"P": 10}),
     "MarchenkoPastur.moments": (method("marchenko_pastur", "moments"), lambda: {"order": 3}),
     **{
@@ -270,6 +274,11 @@ MORE: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
     "ProductLaw.log_moment": (method("product", "log_moment"), lambda: {"k": 1}),
     "ProductSpectrum.density": (method("spectrum", "density"), lambda: {"x": 0.5}),
     "ProductSpectrum.moments": (method("spectrum", "moments"), lambda: {"order": 3}),
+    "FourPoint.full": (
+        lambda: lambda o_1, o_2, o_3, o_4: result("four points").full(o_1, o_2, o_3, o_4),
+        lambda: {"o_1": 0, "o_2": 1, "o_3": 0, "o_4": 1},
+    ),
+    "ProxyWidth.log_rate": (method("proxy", "log_rate"), lambda: {"width": 8}),
     "SegmentPieces.merged": (method("segment", "merged"), lambda: {"tolerance": 1e-9}),
     "PolygonPieces.inputs": (method("polygon", "inputs"), lambda: {"u": [[0.1, 0.2]]}),
     "Critical.laws": (method("critical", "laws"), lambda: {"rates": "uniform", "lambda_b": 1.0, "lambda_W": 1.0, "K": 1.0}),
@@ -282,6 +291,13 @@ MORE: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = {
     "MLP.from_dict": (lambda: ww.MLP.from_dict, lambda: {"data": NET.to_dict()}),
     "MLP.from_json": (lambda: ww.MLP.from_json, lambda: {"text": NET.to_json()}),
     "MLP.from_toml": (lambda: ww.MLP.from_toml, lambda: {"text": NET.to_toml()}),
+    "Network.with_width": (lambda: CONVOLUTION.with_width, lambda: {"width": 4}),
+    "Network.up_to": (lambda: CONVOLUTION.up_to, lambda: {"layer": 1, "outputs": 3}),
+    "Network.with_learned": (lambda: CONVOLUTION.with_learned, lambda: {"layers": CONVOLUTION.learned}),
+    "Network.check_inputs": (lambda: CONVOLUTION.check_inputs, lambda: {"X": IMAGES}),
+    "Network.shapes": (lambda: CONVOLUTION.shapes, lambda: {"shape": (3,)}),
+    "Network.from_json": (lambda: ww.Network.from_json, lambda: {"text": CONVOLUTION.to_json()}),
+    "Network.from_toml": (lambda: ww.Network.from_toml, lambda: {"text": CONVOLUTION.to_toml()}),
     "Network.from_dict": (lambda: ww.Network.from_dict, lambda: {"data": CONVOLUTION.to_dict()}),
     **{
         f"MLP.{name}": (functools.partial(getattr, ww.MLP, name), _with({"widths": [2, 8, 1], "activation": "tanh"}))

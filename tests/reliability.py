@@ -2,13 +2,16 @@
 
 python tests/reliability.py            prints the table of docs/reliability.md and what went wrong
 python tests/reliability.py theory     the same for some functions
+python tests/reliability.py --page docs/reliability.md theory measure      renews their rows on the page
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import math
+import re
 import signal
 import sys
 import tempfile
@@ -16,6 +19,7 @@ import traceback
 import warnings
 from collections import Counter
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +44,9 @@ NAN_IS_DOCUMENTED = {
     "Critical": ("K_star",),
     "CoordinateCheck": ("slopes", "sizes"),
     "Advice": ("signal", "gradient", "recommended_gradient", "output_kernel", "learning_rate"),
+    "ModelAdvice": ("ntk_variation", "ntk_shift"),
+    "StableStep": ("of_theory", "spread"),
+    "ProxyWidth": ("best_rate", "rate_drift", "rate_stiffness", "kernel_growth"),
     "DepthWidth": ("ntk_variance", "kernel_shift", "ntk_shift"),
     "measure": ("*_order", "*_order_se"),
 }
@@ -130,19 +137,41 @@ def alarmed(*_: Any) -> None:
 signal.signal(signal.SIGPROF, alarmed)
 
 
-def main(names: list[str]) -> int:
-    total, wrong = Counter(), []
-    print("| function | " + " | ".join(OUTCOMES) + " |")
-    print("| --- |" + " ---: |" * len(OUTCOMES))
-    for name in names or EVERY_CALL:
-        counts, bad = hostile_outcomes(name)
-        print(f"| `{name}` | " + " | ".join(str(counts[one]) for one in OUTCOMES) + " |", flush=True)
-        total, wrong = total + counts, wrong + bad
-        for line in bad:
-            print(line, file=sys.stderr, flush=True)
-    print("| all | " + " | ".join(str(total[one]) for one in OUTCOMES) + " |")
+def table_rows(page: Path) -> dict[str, Counter]:
+    """The counts by function of a page's table."""
+    rows = (re.fullmatch(r"\| `(.+)` \| ([\d |]+) \|", line) for line in page.read_text().splitlines())
+    return {row[1]: Counter(dict(zip(OUTCOMES, map(int, row[2].split(" | ")), strict=True))) for row in rows if row}
+
+
+def table(rows: dict[str, Counter]) -> list[str]:
+    """Lines of the table, functions in the order of the calls, and their sum."""
+    total = sum(rows.values(), Counter())
+    named = [(f"`{name}`", rows[name]) for name in EVERY_CALL if name in rows]
+    lines = ["| function | " + " | ".join(OUTCOMES) + " |", "| --- |" + " ---: |" * len(OUTCOMES)]
+    return lines + [
+        f"| {name} | " + " | ".join(str(counts[one]) for one in OUTCOMES) + " |"
+        for name, counts in [*named, ("all", total)]
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="functions; all unless given")
+    parser.add_argument("--page", type=Path, help="renew the rows of these functions in the table at the end of a page")
+    options = parser.parse_args()
+    rows, wrong = {}, []
+    for name in options.names or EVERY_CALL:
+        rows[name], bad = hostile_outcomes(name)
+        wrong += bad
+        print(name, dict(rows[name]), *bad, sep="\n    ", file=sys.stderr, flush=True)
+    if options.page:
+        text = options.page.read_text()
+        above = text[: text.index(table({})[0])]
+        options.page.write_text(above + "\n".join(table(table_rows(options.page) | rows)) + "\n")
+    else:
+        print(*table(rows), sep="\n")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -46,6 +46,8 @@ WRONG, SLOW = OUTCOMES[3:5], OUTCOMES[5]
 FORGET = 200
 #: Growth of memory over the last three quarters of a run that is none: a share of its mean, or bytes.
 FLAT_SHARE, FLAT_BYTES = 0.1, 300e6
+#: The number of glibc's setting for how many heaps the threads of a process have.
+M_ARENA_MAX = -8
 #: Bytes that a process may ask for: a request without bound becomes a MemoryError.
 MOST_MEMORY = 6 << 30
 NAMES = {"ww": ww, "np": np, "HOSTILE": HOSTILE, **vars(public_calls), **vars(namespace_calls)}
@@ -373,6 +375,8 @@ def soak(seconds: float, seed: int, log: Path, say: Callable[[str], object] = pr
     """Calls for so many seconds; what was seen, and each kind of failure once, shrunken, which is also in the log."""
     record, failures, kinds, start, spoken = Record(seed), [], set(), time.monotonic(), 0.0
     log = log.absolute()
+    # freed blocks scattered over the heaps of many threads looked like growth: what is held is to be seen
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     with somewhere_else(), contextlib.suppress(KeyboardInterrupt):
         while record.seconds < seconds:
             name, expressions = drawn(seed, record.calls)

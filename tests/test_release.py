@@ -75,6 +75,7 @@ def test_the_doctor_finds_nothing_wrong_here(capsys):
     out = capsys.readouterr().out
     for check in ("python", "jaxlib", "devices", "x64", "extra labs", "memory", "threads", "files"):
         assert re.search(rf"^ *{check} +(ok|note)\b", out, flags=re.M), check
+    assert ("what to do" in out) == bool(re.search(r"^ *\w.* note\b", out, flags=re.M))  # else there is nothing to do
     assert out.endswith("Nothing is wrong.\n")
 
 

@@ -18,6 +18,12 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+def _shortened(words: object) -> str:
+    """On one line and not too long: an array takes several lines, a text may be of any length."""
+    line = " ".join(str(words).split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 4 :]}"
+
+
 class WidthwiseError(Exception):
     """Root of every error that widthwise raises on purpose."""
 
@@ -29,8 +35,7 @@ class InvalidInput(WidthwiseError, ValueError):
     """
 
     def __init__(self, argument: str, got: str, expected: str, remedy: str = ""):
-        got = " ".join(got.split())  # an array takes several lines, a text may be of any length
-        got = got if len(got) <= LONGEST else f"{got[: LONGEST // 2]} … {got[-LONGEST // 4 :]}"
+        argument, got, remedy = _shortened(argument), _shortened(got), " ".join(remedy.split())
         self.argument: str = argument
         self.got: str = got
         self.expected: str = expected

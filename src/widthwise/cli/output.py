@@ -218,6 +218,8 @@ def _as_table(result: xr.Dataset | Records) -> str:
 def parts_that_fit(records: Records) -> list[Records]:
     """The table, or several with some of its columns each, none wider than a terminal; words in the last are folded.
 
+    Where it does not fit, columns without a word are left out.
+
     >>> wide = Records(("name", *"abcdef"), [("x", *[1234567890.0] * 6)])
     >>> [part.columns for part in parts_that_fit(wide)]
     [('name', 'a', 'b', 'c', 'd', 'e'), ('name', 'f')]
@@ -226,7 +228,9 @@ def parts_that_fit(records: Records) -> list[Records]:
     widths = [max(map(len, column)) + _GAP for column in zip(records.columns, *shown, strict=True)]
     if sum(widths) - _GAP + 1 <= TERMINAL:  # a table begins with a space
         return [records]
-    parts = columns_that_fit(widths, records.keys, TERMINAL + _GAP - 1)
+    filled = [i for i in range(len(widths)) if i < records.keys or any(row[i] for row in shown)]
+    fitting = columns_that_fit([widths[i] for i in filled], records.keys, TERMINAL + _GAP - 1)
+    parts = [[filled[i] for i in part] for part in fitting]
     left = TERMINAL + _GAP - sum(widths[: records.keys])
     last = len(parts) - 1
     return [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.errors import NonFiniteWarning
 from widthwise.experiments.sampler import forward, network_key, sample_parameters
 from widthwise.experiments.tangent import gradient, outputs, rates
 from widthwise.memory import require_memory
@@ -46,7 +48,8 @@ def descent_paths(
 ) -> np.ndarray:
     """Outputs at X_test (networks, len(steps), outputs, tests) after so many steps of full-batch gradient descent.
 
-    Learning-rate tensor and loss of theory §8; `steps` rises from 0 or more.
+    Learning-rate tensor and loss of theory §8; `steps` rises from 0 or more. Networks that end with numbers that are
+    not finite are left out, with a warning that says how many.
 
     >>> from widthwise.network import MLP
     >>> net, X = MLP([1, 16, 1], "tanh"), [[1.0]]
@@ -64,7 +67,17 @@ def descent_paths(
         f"{networks} networks of {parameter_count(net)} parameters at {len(gaps)} times", "Take fewer or narrower.",
     )  # fmt: skip
     keys = jax.vmap(partial(network_key, seed))(jnp.arange(networks))
-    return np.asarray(_descent_outputs(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
+    paths = np.asarray(_descent_outputs(net, learning_rate, keys, jnp.asarray(X), y, X_test, gaps))
+    finite = np.isfinite(paths).all(axis=(1, 2, 3))
+    if not finite.all():
+        warnings.warn(
+            f"gradient descent: {(~finite).sum()} of {networks} networks of seed {seed} (the first is number "
+            f"{finite.argmin()}) end with numbers that are not finite and are left out. Take wider networks, or a "
+            "smaller C_W.",
+            NonFiniteWarning,
+            stacklevel=3,
+        )
+    return paths[finite]
 
 
 @jax.jit

@@ -133,18 +133,20 @@ class Programme:
         for start in range(chunk.start, chunk.stop, self.batch):
             # the last batch is filled up, so that one compiled program serves all
             indices = np.arange(start, start + self.batch)
-            seen = _observe(part, self.X, indices)
-            seen = seen if on_device else jax.tree.map(np.asarray, seen)
-            finite, counted = finite_networks(seen), indices < chunk.stop
-            kernels, tensors, controls = seen
+            kernels, tensors, controls = seen = _observe(part, self.X, indices)
+            counted = indices < chunk.stop
             if on_device:  # networks are summed where they are observed
-                tally.add_on_device(indices, finite & counted, tensors, controls, kernels)
+                finite = tally.add_on_device(indices, counted, tensors, controls, kernels)
             else:
+                kernels, tensors, controls = seen = jax.tree.map(np.asarray, seen)
+                finite = finite_networks(seen)
                 some = jax.tree.map(lambda value, used=finite & counted: value[used], (tensors, controls, kernels))
                 tally.add(indices[finite & counted], *some)
             wrong.append((indices, finite, counted))
-        lost = np.concatenate([indices[~np.asarray(finite) & counted] for indices, finite, counted in wrong])
-        return jax.tree.map(np.asarray, tally.sums) | went_wrong("nonfinite", lost, np.ones(len(lost), bool))
+        # all that is read comes in one go: copies begin together
+        sums, wrong = jax.device_get((tally.sums, wrong))
+        lost = np.concatenate([indices[~finite & counted] for indices, finite, counted in wrong])
+        return sums | went_wrong("nonfinite", lost, np.ones(len(lost), bool))
 
 
 def _observe(part: Part, X: np.ndarray, indices: np.ndarray):

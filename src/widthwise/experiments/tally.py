@@ -175,10 +175,14 @@ class Tally:
         for name, values in products.items():
             self.sums[name] = self.sums.get(name, 0.0) + contract(controls, flat(values, len(blocks)))
 
-    def add_on_device(self, indices: Any, used: Any, tensors, controls, plain) -> None:
-        """`add` for arrays of jax, of the networks that are `used`; sums stay on the device until they are read."""
-        more = _device_sums(self.blocks, indices, used, tensors, controls, plain)
-        self.sums = more if not self.sums else jax.tree.map(jnp.add, self.sums, more)
+    def add_on_device(self, indices: Any, counted: Any, tensors, controls, plain) -> Any:
+        """`add` for arrays of jax, of the networks that are `counted` and finite; returns which are finite.
+
+        Sums stay on the device until they are read.
+        """
+        more, finite = _device_sums(self.blocks, indices, counted, tensors, controls, plain)
+        self.sums = more if not self.sums else _both_sums(self.sums, more)
+        return finite
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally of the same observations."""
@@ -195,9 +199,16 @@ class Tally:
         return connected(mean_replicates(self.sums), self.n)
 
 
+@jax.jit
+def _both_sums(one, other):
+    return jax.tree.map(jnp.add, one, other)
+
+
 @partial(jax.jit, static_argnums=0)
-def _device_sums(blocks: int, indices, used, tensors, controls, plain) -> dict[str, Any]:
-    """What `Tally.add` adds to its sums."""
+def _device_sums(blocks: int, indices, counted, tensors, controls, plain) -> tuple[dict[str, Any], Any]:
+    """What `Tally.add` adds to its sums, and which networks are finite: one program, as starting each takes time."""
+    finite = finite_networks((tensors, controls, plain))
+    used = finite & counted
     member = (indices[:, None] % blocks == jnp.arange(blocks)) & used[:, None]
     member = member.astype(controls.dtype)
 
@@ -208,7 +219,7 @@ def _device_sums(blocks: int, indices, used, tensors, controls, plain) -> dict[s
     shapes = {name: value.shape[1:] for name, value in {**tensors, **plain}.items()}
     found = {"counts": member.sum(axis=0), "controls": member.T @ controls, "squares": controls.T @ controls}
     found |= {f"sum:{name}": (member.T @ value).reshape(blocks, *shapes[name]) for name, value in values.items()}
-    return found | {f"product:{name}": controls.T @ values[name] for name in tensors}
+    return found | {f"product:{name}": controls.T @ values[name] for name in tensors}, finite
 
 
 def mean_replicates(sums: Sums) -> dict[str, np.ndarray]:

@@ -164,7 +164,9 @@ class Network:
         >>> net.shapes((8, 8))
         ((8, 8), (6, 6), (6, 6), (), ())
         """
-        return shapes_of(self, shape, argument)
+        if not isinstance(shape, list | tuple):
+            raise InvalidInput("shape", repr(shape), "the positions of an input, such as (8, 8)")
+        return shapes_of(self, tuple(check_integer("shape", length, 1) for length in shape), argument)
 
     def check_inputs(self, X: object, name: str = "X") -> Any:
         """X as a float64 array (inputs, features), or (inputs, positions…, channels) where the network has positions.
@@ -195,7 +197,9 @@ class Network:
         >>> Network([Dense(2, 8), "relu", Dense(8, 4), "tanh", Dense(4, 1)]).up_to(2).widths
         (2, 8, 4)
         """
-        *below, last = self.layers[: self.numbered[layer - 1] + 1]
+        expected = f"a layer from 1 to {len(self.numbered)}"
+        number = check_integer("layer", layer, 1, len(self.numbered), expected)
+        *below, last = self.layers[: self.numbered[number - 1] + 1]
         if outputs is not None and isinstance(last, WeightLayer):  # a stream keeps its width
             last = replace(last, outputs=outputs)
         return Network([*below, last])
@@ -241,7 +245,14 @@ class Network:
         >>> net.with_learned(replace(layer, C_W=2.0) for layer in net.learned).layers[0].C_W
         2.0
         """
-        fresh = iter(layers)
+        try:
+            given = list(layers)
+        except TypeError:  # one layer, None, or an array without axes, which is Iterable by its class
+            given = [layers]
+        if list(map(type, given)) != list(map(type, self.learned)):
+            kinds = [", ".join(type(layer).__name__ for layer in each) for each in (given, self.learned)]
+            raise InvalidInput("layers", kinds[0] or "none", f"layers of the kinds {kinds[1]}, in this order")
+        fresh = iter(given)
 
         def renewed(layer: Layer) -> Layer:
             names = role_fields(type(layer), "layers")

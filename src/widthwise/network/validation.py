@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput, UnknownName, one_line
 
 #: Bounds of a positive number, of a finite one, and of one below 1.
 LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
@@ -193,6 +193,26 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
             name, f"shape {given}", f"shape {shape}: one row per {kind} input, one column per network output"
         )
     return array
+
+
+def check_function(function: Any, points: np.ndarray, name: str = "function") -> np.ndarray:
+    """Values (…, points) of a caller's function of arrays, which has to give a finite real number for each point.
+
+    >>> check_function(np.sqrt, np.array([1.0, 4.0]))
+    array([1., 2.])
+    """
+    if not callable(function):
+        raise InvalidInput(name, repr(function), "a function of arrays, such as np.exp")
+    try:
+        values = real_array(function(points), name)
+    except InvalidInput:
+        raise
+    except Exception as error:  # the caller's own code
+        raise InvalidInput(name, f"one that raises {one_line(error)}", "a function of arrays") from error
+    if values.shape[-1:] != points.shape:
+        got = f"one with values of shape {values.shape} at {len(points)} points"
+        raise InvalidInput(name, got, "a function of arrays with a number for each point")
+    return values
 
 
 def _detached(values: Any) -> Any:

@@ -381,6 +381,8 @@ class _Read:
         if not features and not channels:
             raise unsupported("a model without a Linear or Conv layer")
         if positions is not None:
+            if not isinstance(positions, list | tuple):
+                raise InvalidInput("positions", repr(positions), "the shape of an image, such as (28, 28), or None")
             given = tuple(check_integer("positions", length, 1) for length in positions)
             yield from ((*given, count) for count in channels | features)
         elif channels:

@@ -24,7 +24,7 @@ from widthwise.extras import need
 from widthwise.inference.transfer_error import ProxyWidth, proxy_width
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.network.validation import check_real
-from widthwise.readers.audit.audit import Audit, audit, plain_numbers
+from widthwise.readers.audit.audit import MOST_DRAWS, Audit, audit, plain_numbers
 from widthwise.readers.empirical.model_functions import count_inputs, function_of, package_names
 from widthwise.readers.empirical.model_kernels import TangentOperator, readable_network
 from widthwise.readers.empirical.redraws import redrawn_parameters
@@ -277,7 +277,8 @@ def _advise_model(
     seed: int | None = None,
 ) -> ModelAdvice:
     factor = check_real("factor", 1.1 if factor is None else factor, "a number above 1", least=math.nextafter(1.0, 2.0))
-    draws = check_integer("draws", 6 if draws is None else draws, 0)
+    most = f"an integer from 0 to {MOST_DRAWS}"
+    draws = check_integer("draws", 6 if draws is None else draws, 0, MOST_DRAWS, most)
     seed = check_seed(0 if seed is None else seed)
     settings, given = _optimiser_settings(optimiser)
     if learning_rate is not None:

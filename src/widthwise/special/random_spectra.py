@@ -22,6 +22,7 @@ from scipy.fft import dct
 
 from widthwise.errors import InvalidInput
 from widthwise.network import check_integer, check_widths, real_array
+from widthwise.network.validation import check_function
 
 #: The root is followed from far above the real axis to it in this many steps, with some Newton iterations at each.
 _STEPS, _NEWTON = 160, 6
@@ -195,7 +196,7 @@ class MarchenkoPastur:
         1.0
         """
         phi = math.pi * (np.arange(_ANGLES) + 0.5) / _ANGLES
-        values = np.asarray(function(1.0 + self.alpha + 2.0 * math.sqrt(self.alpha) * np.cos(phi)), float)
+        values = check_function(function, 1.0 + self.alpha + 2.0 * math.sqrt(self.alpha) * np.cos(phi))
         coefficients = np.asarray(dct(values, type=2), float) / _ANGLES
         return math.sqrt(0.5 * float(np.sum(np.arange(1, _ANGLES) * coefficients[1:] ** 2)))
 

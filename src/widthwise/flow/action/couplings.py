@@ -198,7 +198,7 @@ class Couplings:
 
     def action_at(self, z: Any) -> np.ndarray:
         """S(z) without its constant; z (…, neurons, inputs), or any shape for one neuron at one input."""
-        z = check_values(z, self.m, self.inputs)
+        z = check_preactivations(z, self.m, self.inputs)
         M = np.einsum("...ia,...ib->...ab", z, z)
         quartic = np.einsum("...ab,abcd,...cd->...", M, self.quartic, M, optimize=True)
         return 0.5 * np.einsum("ab,...ab->...", self.quadratic, M) - 0.125 * quartic
@@ -263,7 +263,7 @@ def check_indices(name: str, values: Any, count: int, size: int) -> tuple[int, .
     return found
 
 
-def check_values(z: Any, neurons: int, inputs: int) -> np.ndarray:
+def check_preactivations(z: Any, neurons: int, inputs: int) -> np.ndarray:
     """Preactivations as (…, neurons, inputs); with one neuron and one input, any shape."""
     z = real_array(z, "z")
     if neurons == inputs == 1:

@@ -22,7 +22,7 @@ from scipy import linalg
 from scipy.special import ndtr
 
 from widthwise.errors import InvalidInput, UnknownName
-from widthwise.flow.action.couplings import Couplings, check_values, couplings, crossed, transform
+from widthwise.flow.action.couplings import Couplings, check_preactivations, couplings, crossed, transform
 from widthwise.network import MLP
 from widthwise.network.validation import is_one_of
 
@@ -71,12 +71,12 @@ class OutputDensity:
 
     def density(self, z: Any) -> np.ndarray:
         """p(z) to order 1/n, shape of z without its last two axes."""
-        z = check_values(z, *self._sizes)
+        z = check_preactivations(z, *self._sizes)
         return np.exp(self._log_gaussian(z)) * (1.0 + self._correction(z))
 
     def log_density(self, z: Any) -> np.ndarray:
         """log p(z) to order 1/n: log N(z) plus the correction, which is −S(z) of theory §6 with its constant."""
-        z = check_values(z, *self._sizes)
+        z = check_preactivations(z, *self._sizes)
         return self._log_gaussian(z) + self._correction(z)
 
     def cdf(self, z: Any) -> np.ndarray:
@@ -85,7 +85,7 @@ class OutputDensity:
             got = f"{self._sizes[0]} neurons at {self._sizes[1]} inputs"
             raise InvalidInput("cdf", got, "one neuron at one input", "Use .keep(1).marginal([a]) first.")
         white = self._white
-        u = check_values(z, 1, 1)[..., 0, 0] / white.factor[0, 0]
+        u = check_preactivations(z, 1, 1)[..., 0, 0] / white.factor[0, 0]
         shift, V = white.shift[0, 0], white.V[0, 0, 0, 0]
         normal = np.exp(-0.5 * u**2) / np.sqrt(2.0 * np.pi)
         return ndtr(u) - normal * (0.5 * shift * u + 0.125 * V * (u**3 - 3.0 * u))
@@ -127,7 +127,7 @@ class OutputDensity:
                 got, expected = f"none for {inputs} inputs", f"an array of shape ({m}, {inputs})"
                 raise InvalidInput("direction", got, expected, "Only one input makes all directions alike.")
             direction = np.eye(m, 1) if m > 1 else 1.0
-        e = check_values(direction, m, inputs)
+        e = check_preactivations(direction, m, inputs)
         if e.ndim != 2 or not e.any():
             raise InvalidInput("direction", f"shape {e.shape}, largest entry {np.abs(e).max(initial=0.0):g}",
                                f"one direction ({m}, {inputs}) other than zero")  # fmt: skip

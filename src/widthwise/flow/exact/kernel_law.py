@@ -13,7 +13,7 @@ from scipy.interpolate import BSpline
 from widthwise.errors import DivergentMoment
 from widthwise.flow.exact.lattice import HALF, LATTICE_MARGIN, ORDER, prefilter
 from widthwise.gaussian.kernel_rules import dense_kernel
-from widthwise.network.validation import LEAST, check_real, real_array
+from widthwise.network.validation import LEAST, check_function, check_real, real_array
 
 #: A moment is out of reach when its integrand has not fallen to this share of its largest value where the upper tail
 #: falls below the smallest weights that the chain keeps with certainty.
@@ -77,7 +77,7 @@ class KernelLaw:
     def expectation(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """E f(log Ĝ) over Ĝ > 0, for f that maps log-kernels (points,) to (…, points)."""
         log_g, weights = self.nodes
-        return function(log_g) @ weights
+        return check_function(function, log_g) @ weights
 
     def moment(self, k: float) -> float:
         """E Ĝ^k, k > 0."""

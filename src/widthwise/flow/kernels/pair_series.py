@@ -24,8 +24,8 @@ from widthwise.gaussian.hermite import (
 from widthwise.gaussian.pair import SERIES_TOLERANCE, generic_pair
 from widthwise.gaussian.sites import Sites
 
-#: The share of a tile whose entries may be summed one by one.
-FEW_FAR = 0.05
+#: The share of a tile whose entries may be summed one by one: more take longer than twice the terms for all of it.
+FEW_FAR = 0.01
 
 
 @dataclass
@@ -82,23 +82,31 @@ class LayerSeries:
         """Entries (i, j) of a tile: by as many terms as each needs, or by quadrature where no number is enough."""
         value, left, size = np.zeros(len(rho)), np.arange(len(rho)), np.abs(rho)
         for available in (SHORT_SERIES, LONG_SERIES):
-            f, g = self.rows.some(order, available, a), self.columns.some(order, available, b)
-            scale = np.sqrt(f.norm[i] * g.norm[j])
+            if not len(left):
+                return value
+            f, of_a, g, of_b = self._tables_of_entries(order, available, a[i[left]], b[j[left]])
+            scale = np.sqrt(f.norm[of_a] * g.norm[of_b])
             for terms in (cut for cut in CUTS if cut <= available):
-                if not len(left):
-                    return value
-                bound = size[left] ** terms * f.tails[terms][i[left]] * g.tails[terms][j[left]]
-                enough = bound <= SERIES_TOLERANCE * scale[left]
-                near, left = left[enough], left[~enough]
-                value[near] = series_of_entries(f[i[near]], g[j[near]], rho[near], terms)
+                bound = size[left] ** terms * f.tails[terms][of_a] * g.tails[terms][of_b]
+                enough = bound <= SERIES_TOLERANCE * scale
+                near = left[enough]
+                value[near] = series_of_entries(f[of_a[enough]], g[of_b[enough]], rho[near], terms)
+                left, of_a, of_b, scale = (some[~enough] for some in (left, of_a, of_b, scale))
         refined = generic_pair(
             self.rows.activation, order, order, self.rows.K[a[i[left]]], K_ab[left], self.columns.K[b[j[left]]]
         )
         value[left] = refined.value
         if len(left):
             self.routes.update(refined.route.split(" and "))
-            self.error = max(self.error, float(np.max(refined.error / np.maximum(scale[left], 1e-300))))
+            self.error = max(self.error, float(np.max(refined.error / np.maximum(scale, 1e-300))))
         return value
+
+    def _tables_of_entries(self, order: int, terms: int, a: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
+        """Tables of rows and columns with the inputs of single pairs, and where each pair finds its two."""
+        if self.rows is not self.columns:
+            return *self.rows.of_entries(order, terms, a), *self.columns.of_entries(order, terms, b)
+        table, place = self.rows.of_entries(order, terms, np.concatenate([a, b]))
+        return table, place[: len(a)], table, place[len(a) :]
 
     def at_sites(self, order: int, K_ab: Any, sites: Sites, a: np.ndarray, b: np.ndarray, rows: int, columns: int):
         """The same for kernels between positions of the inputs a, of so many rows, and b, of so many columns.

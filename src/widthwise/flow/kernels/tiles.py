@@ -60,13 +60,18 @@ class OnHost:
             yield from pool.map(fill, tasks)
 
     def put(self, number: int, kernels: Sequence[Any], a: Cut, b: Cut) -> None:
-        for target, kernel in zip(self.arrays, kernels, strict=True):
+        brought = [_as_kept(kernel, target.dtype, self.mirrored) if devices.on_accelerator() else (kernel,)
+                   for kernel, target in zip(kernels, self.arrays, strict=True)]  # fmt: skip
+        if devices.on_accelerator():
+            for array in jax.tree.leaves(brought):
+                array.copy_to_host_async()  # all copies begin before the first is waited for
+        for target, (kernel, *turned) in zip(self.arrays, brought, strict=True):
             block = np.asarray(kernel)[a.part, b.part]
             if not self.mirrored or a is not b:
                 target[number, a.own, b.own] = block
             if self.mirrored:
-                # the part below the diagonal is the part above it, to the last digit; an accelerator turns it quicker
-                across = np.asarray(kernel.T)[b.part, a.part] if devices.on_accelerator() else block.T
+                # the part below the diagonal is the part above it, to the last digit
+                across = np.asarray(turned[0])[b.part, a.part] if turned else block.T
                 target[number, b.own, a.own] = across if a is not b else 0.5 * (block + across)
 
     def put_diagonal(self, diagonals: Sequence[np.ndarray]) -> None:
@@ -97,6 +102,13 @@ class OnDevice(OnHost):
         index = np.arange(self.arrays[0].shape[-1])
         both = zip(self.arrays, diagonals, strict=False)
         self.arrays = [target.at[:, index, index].set(diagonal.astype(target.dtype)) for target, diagonal in both]
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _as_kept(kernel, dtype, turned: bool):
+    """A tile, and its transpose if asked for: an accelerator rounds and turns them quicker than the host."""
+    kernel = kernel.astype(dtype)
+    return (kernel, kernel.T) if turned else (kernel,)
 
 
 @partial(jax.jit, donate_argnums=0)

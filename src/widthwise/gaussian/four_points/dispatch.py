@@ -17,7 +17,7 @@ from widthwise.gaussian.four_points.orthants import orthant_route
 from widthwise.gaussian.four_points.planes import plane_route
 from widthwise.gaussian.four_points.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
-from widthwise.network.validation import LEAST, check_real, is_one_of, real_array
+from widthwise.network.validation import LEAST, check_integer, check_real, is_one_of, real_array
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
 _ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
@@ -39,6 +39,10 @@ class FourPoint:
 
     def full(self, *orders: int) -> np.ndarray:
         """⟨σ^(o_1)_a σ^(o_2)_b σ^(o_3)_c σ^(o_4)_d⟩ on (a, b, c, d)."""
+        orders = tuple(check_integer("orders", order, 0) for order in orders)
+        if orders not in self.placed:
+            computed = ", ".join(map(str, dict.fromkeys(tuple(sorted(placed)) for placed in self.placed)))
+            raise InvalidInput("orders", repr(orders), f"those of a family that was computed: {computed}, in any order")
         lookup = [np.asarray(part) for part in quadruples(self.inputs).lookup]
         return full(self.values, lookup, orders, self.placed, self.inputs)
 
@@ -83,6 +87,8 @@ def four_point(
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
     require_functions(activation, highest, "families", "four-point expectations at coinciding inputs")
+    if progress is not None and not callable(progress):
+        raise InvalidInput("progress", repr(progress), "a function of the share that is done, or None")
     placed = assignments(families)
     # the linear activation has no kink: its planes end at the second degree, and its higher derivatives are there
     linear = homogeneous(activation.closed) if activation.kinks else None

@@ -33,7 +33,7 @@ from widthwise.text import text_table
 #: Rows of a batch on which theory is computed.
 _ROWS_OF_THEORY = 32
 #: Fresh draws of a model, each of which is run forward and back.
-_MOST_DRAWS = 1000
+MOST_DRAWS = 1000
 #: Kinds of findings that only say what could not be looked at.
 _NOT_SEEN = {"forward": "warning", "no_output": "warning", "backward": "warning", "no_gradient": "warning"}
 
@@ -197,8 +197,8 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
     >>> [(one.kind, one.severity, one.tensor) for one in report.findings]
     [('copied_layers', 'error', '2.weight')]
     """
-    most = f"an integer from 0 to {_MOST_DRAWS}"
-    draws, seed = check_integer("draws", draws, 0, _MOST_DRAWS, most), check_seed(seed)
+    most = f"an integer from 0 to {MOST_DRAWS}"
+    draws, seed = check_integer("draws", draws, 0, MOST_DRAWS, most), check_seed(seed)
     kinds = package_names(model)
     if "torch" in kinds:
         return _audit_torch(unwrapped(model), batch, optimizer, draws, seed)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.network import check_integer, check_seed
 from widthwise.progress import DelayedProgress
 from widthwise.readers.empirical.model_functions import ModelFunction, NamedTensors, function_of
@@ -18,6 +18,8 @@ from widthwise.results.labels import label
 
 #: A mean of entries within so many of its standard errors is zero.
 _NO_MEAN = 4.0
+#: Fresh draws of a model, each of which is run forward: more would take days.
+_MOST_DRAWS = 1_000_000
 
 
 def entries_law(values: np.ndarray) -> str:
@@ -91,7 +93,8 @@ def model_nngp(
     >>> bool(abs(ds["K_model"] - ds["K"]).item() < 6 * ds["K_model_se"].item())
     True
     """
-    draws, seed = check_integer("draws", draws, 2), check_seed(seed)
+    draws = check_integer("draws", draws, 2, _MOST_DRAWS, f"an integer from 2 to {_MOST_DRAWS}")
+    seed = check_seed(seed)
     if make is not None and not callable(make):
         raise InvalidInput("make", repr(make), "a function make(seed) that returns a model, or None")
     f = function_of(model)
@@ -117,7 +120,11 @@ def model_nngp(
 
 
 def _parameters_of_fresh(make: Callable[[int], Any], seed: int, like: ModelFunction) -> NamedTensors:
-    found = function_of(make(seed)).parameters
+    try:
+        model = make(seed)
+    except Exception as error:  # the caller's own code
+        raise InvalidInput("make", f"{make!r}, which raises {one_line(error)}", "a function make(seed)") from error
+    found = function_of(model).parameters
     shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (found, like.parameters)]
     if shapes[0] != shapes[1]:
         raise InvalidInput("make", "a function whose models have other tensors", "models with the tensors of `model`")
