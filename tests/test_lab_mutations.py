@@ -56,6 +56,7 @@ SWITCHED_OFF = {
     "lazy-vs-rich": Mutation("rich_network(n), seed, NETWORKS, 1.0,", "lazy_network(n), seed, NETWORKS, RATE,"),
     "marchenko-pastur": Mutation("rng.normal(size=shape)", "rng.normal(size=(MATRICES, P, 1)) * np.ones(n_0)"),
     "neural-collapse": Mutation("_collapses(net, DECAY, seed, X,", "_collapses(net, 0.0, seed, X,", quick=False),
+    "quadratic-model": Mutation("second = -jnp", "second = -2.0 * jnp", quick=False),  # twice the term of ddĤ
 }
 
 
