@@ -257,10 +257,12 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("Network.with_learned", {"layers": "np.array(1.0)"}),
         ("evidence_grid", {"depth": "theory()"}),
         ("evidence_grid", {"activation": "[]", "depth": "1"}),
+        ("evidence_grid", {"activation": "'quadratic'", "X_train": "1e-6 * X", "depth": "5", "order": "1"}),
         ("Network.shapes", {"shape": "[[]]"}),
         ("Network.check_inputs", {"X": "{1}", "name": "np.ones((2, 2))"}),
         ("Network.check_inputs", {"X": "np.ones((2, 4))", "name": "np.ones((2, 2))"}),
         ("gaussian.four_point", {"K": "np.eye(3) + 2.01", "progress": "np.zeros(2)"}),
+        ("gaussian.four_point", {"K": "np.eye(3) + 0.07", "progress": "len"}),
         (
             "plots.trained_functions",
             {

@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "widthwise predict --widths 2,64,1 --data xor --format csv",
         "widthwise predict --widths 2,64,1 --data xor --loss logistic --time 5",
         "widthwise predict --widths 2,64,1 --data xor --order 1 --cumulants 4",
-        "widthwise predict --learning-rate 0.3 --steps 40 --schedule cosine --warm-up 10",
+        "widthwise predict --learning-rate 0.15 --steps 40 --schedule cosine --warm-up 10",
         "widthwise predict --spec study.toml --order 1 --out predicted.nc",
     ),
     "equalise": ("widthwise equalise --widths 2,4x64,1 --activation tanh",),

@@ -252,4 +252,9 @@ def posterior_corrections(
     covariance = np.einsum("ij,xy->ixjy", np.eye(outputs), spread) + mixing
     evidence = np.sum((G1 + 0.5 * closed) * slope)
     evidence += np.sum(crossed * (0.25 * outputs * S - 0.5 * alpha @ alpha.T))
+    if not all(np.isfinite(part).all() for part in (mean, covariance, evidence)):
+        raise InvalidInput(
+            "X_train", f"inputs whose kernel, {np.abs(K).max():.2g} at most, has inverses too large for order 1",
+            "a kernel nearer to 1", "Rescale the inputs, choose C_W nearer to its critical value, or set noise > 0.",
+        )  # fmt: skip
     return PosteriorCorrections(mean, covariance, float(evidence))

@@ -91,8 +91,11 @@ def four_point(
     highest = max(order for orders in families for order in orders)
     require_derivatives(activation, highest, "four-point expectations")
     require_functions(activation, highest, "families", "four-point expectations at coinciding inputs")
-    if progress is not None and not callable(progress):
-        raise InvalidInput("progress", repr(progress), "a function of the share that is done, or None")
+    if progress is not None:
+        try:
+            progress(0.0)
+        except Exception as error:  # of the caller's function, before the work and not in the middle of it
+            raise InvalidInput("progress", repr(progress), "a function of the share that is done, or None") from error
     placed = assignments(families)
     # the linear activation has no kink: its planes end at the second degree, and its higher derivatives are there
     linear = homogeneous(activation.closed) if activation.kinks else None
