@@ -56,7 +56,7 @@ def coefficients(make: Make, targets: Sequence[float]) -> dict[str, float]:
 
 def carried_on(widths: Sequence[int], values: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
     """The value at 1/n = 0 of a weighted fit, and its standard error."""
-    powers = np.vander(1.0 / np.asarray(widths), min(len(widths) - 1, 3), increasing=True)
+    powers = np.vander(1.0 / np.asarray(widths), min(max(len(widths) - 1, 2), 3), increasing=True)
     weighted = powers / errors[:, None]
     covariance = np.linalg.inv(weighted.T @ weighted)
     return float((covariance @ weighted.T @ (values / errors))[0]), float(np.sqrt(covariance[0, 0]))

@@ -263,6 +263,10 @@ LONE, RESIDUAL = "ww.Network([ww.Dense(2, 1)])", "ww.ResMLP([2, 8, 8, 1], 'tanh'
         ("Network.check_inputs", {"X": "np.ones((2, 4))", "name": "np.ones((2, 2))"}),
         ("gaussian.four_point", {"K": "np.eye(3) + 2.01", "progress": "np.zeros(2)"}),
         ("gaussian.four_point", {"K": "np.eye(3) + 0.07", "progress": "len"}),
+        ("stax init_fn, apply_fn", {"input_shape": "[1, 2, 3]"}),
+        ("special.hyperplane_regions", {"hyperplanes": "10**30", "dimension": "10**30"}),
+        ("special.hyperplane_regions", {"hyperplanes": "10**30", "dimension": "10**8"}),
+        ("plots.plot_output_density", {"net": "ww.MLP([2, *[64] * 6, 1], 'cubic', C_b=0.06, C_W=2.0)", "x": "X[0]"}),
         (
             "plots.trained_functions",
             {

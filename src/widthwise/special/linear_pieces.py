@@ -186,6 +186,10 @@ def affine_step(W: np.ndarray, b: np.ndarray, maps: np.ndarray) -> np.ndarray:
     return result
 
 
+#: In all terms of a sum of binomial coefficients: some seconds.
+_MOST_BITS = 1e11
+
+
 def hyperplane_regions(hyperplanes: int, dimension: int) -> int:
     """Σ_{i ≤ d} (n choose i): regions of n hyperplanes in R^d, reached in general position, never exceeded.
 
@@ -194,9 +198,17 @@ def hyperplane_regions(hyperplanes: int, dimension: int) -> int:
     """
     hyperplanes = check_integer("hyperplanes", hyperplanes, 0)
     dimension = check_integer("dimension", dimension, 0)
+    remedy = "Take fewer, or the logarithm: at most hyperplanes times log 2, and dimension times log hyperplanes."
     if dimension >= hyperplanes:
+        require_memory(hyperplanes // 8, f"the count of regions of {hyperplanes:.3g} hyperplanes", remedy)
         return 2**hyperplanes
-    return sum(math.comb(hyperplanes, i) for i in range(dimension + 1))
+    if dimension**2 * math.log2(hyperplanes) > _MOST_BITS:  # of all terms of the sum
+        raise InvalidInput("dimension", f"{dimension:.3g}", f"a count of {hyperplanes:.3g} hyperplanes in less", remedy)
+    regions = term = 1
+    for i in range(dimension):
+        term = term * (hyperplanes - i) // (i + 1)
+        regions += term
+    return regions
 
 
 def region_bound(widths: Sequence[int], dimension: int | None = None) -> int:

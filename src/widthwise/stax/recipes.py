@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -183,6 +184,9 @@ class _Apply:
             own = [jax.tree.map(_from_units, rates, p) for rates, p in zip(_rates(net), params, strict=True)]
         except (TypeError, ValueError):
             raise InvalidInput("params", type(params).__name__, "what init_fn gave for inputs of this shape") from None
+        drawn = jax.eval_shape(partial(sample_parameters, net), jax.random.key(0))
+        if [jnp.shape(one) for one in jax.tree.leaves(own)] != [one.shape for one in jax.tree.leaves(drawn)]:
+            raise InvalidInput("params", f"weights for other inputs than {X.shape}", "what init_fn gave for this shape")
         if rng is not None:
             rng = _checked_key(rng)
             drawing = [step for step in net.steps if has_parameters(step)]

@@ -20,6 +20,7 @@ from scipy.special import gammaln
 
 from widthwise.activations import Activation, evaluate, intervals
 from widthwise.activations.closed_forms import homogeneous
+from widthwise.errors import InvalidInput
 from widthwise.flow.exact.lattice import FINE, LATTICE_MARGIN, Resolution, add, refine, spread_masses, trim
 from widthwise.gaussian.quadrature import GAUSSIAN_EDGES, REACH, Source, panel_nodes, row_edges
 from widthwise.memory import require_memory
@@ -63,7 +64,13 @@ class Neuron:
         for zero in _zeros(activation, 2.0 ** np.ceil(np.log2(REACH * float(std.max())))):
             sources.append(Source(zero + around, np.zeros(len(g)), std))
         u, weights = panel_nodes(row_edges(sources, np.unique(fixed)), resolution.nodes)
-        y = evaluate(activation, 0, std[:, None] * u) ** 2
+        with np.errstate(over="ignore"):
+            y = evaluate(activation, 0, std[:, None] * u) ** 2
+        if not np.isfinite(y).all():
+            raise InvalidInput(
+                "net", f"{activation.name} of preactivations up to {REACH * std.max():.2g}, whose square overflows",
+                "kernels that stay finite at every layer", "Take fewer layers, or C_W nearer to its critical value.",
+            )  # fmt: skip
         weights = weights / weights.sum(axis=1, keepdims=True)
         return cls(y, weights, (weights * y).sum(axis=1), np.where(y == 0.0, weights, 0.0).sum(axis=1))
 
