@@ -58,16 +58,19 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def Relu(do_stabilize: bool = False) -> StaxLayer:
     """max(z, 0); stable without being asked."""
+    check_flag("do_stabilize", do_stabilize)
     return _layer("relu")
 
 
 def LeakyRelu(alpha: float, do_stabilize: bool = False) -> StaxLayer:
     """z for z > 0 and α z below."""
+    check_flag("do_stabilize", do_stabilize)
     return _layer(f"leaky_relu({_numbers(alpha=alpha)[0]!r})")
 
 
 def ABRelu(a: float, b: float, do_stabilize: bool = False) -> StaxLayer:
     """a min(z, 0) + b max(z, 0)."""
+    check_flag("do_stabilize", do_stabilize)
     return _layer(_two_slopes(*_numbers(a=a, b=b)))
 
 
@@ -79,7 +82,7 @@ def _two_slopes(a: float, b: float) -> Activation:
 
 def Abs(do_stabilize: bool = False) -> StaxLayer:
     """|z|."""
-    return ABRelu(-1.0, 1.0)
+    return ABRelu(-1.0, 1.0, do_stabilize)
 
 
 def Sign() -> StaxLayer:
