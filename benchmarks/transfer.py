@@ -1,10 +1,11 @@
 """The best learning rate over widths 64 to 2048 and depths 2 to 64 by rule of transfer, of really trained networks.
 
 PYTHONPATH=src python benchmarks/transfer.py [--axis width|depth|both] [--optimiser adam|sgd] [--small] [--json FILE]
+    [--rules mup completep ...] [--seeds COUNT] [--first-seed SEED]
 PYTHONPATH=src python benchmarks/transfer.py --read FILE
 
 Residual students x → x + β W φ(x/|x|) learn a random teacher on fresh batches, with a rate that falls linearly to zero.
-Their loss is the mean over the last tenth of the steps. All rates (half octaves) and three seeds of one size are one
+Their loss is the mean over the last tenth of the steps. All rates (half octaves) and seeds of one size are one
 program. The best rate is that of the parabola through the lowest logarithms of loss, averaged over seeds. Factors of
 variances, multipliers and rates are those of `widthwise.parametrisation`. Needs jax alone.
 """
@@ -141,17 +142,18 @@ def read_again(path):
 
 
 def sweep(axis, rule, optimiser, sizes, fixed, steps, seeds):
+    """Rows of one rule along one axis, printed as they come, and the factor by which the best rate moves."""
     rates, found = RATES[optimiser], []
     for size in sizes:
         width, depth = (size, fixed) if axis == "width" else (fixed, size)
         start = time.perf_counter()
         numbers = jax.tree.map(jnp.float32, factors(rule, optimiser, width, depth))
         losses = np.asarray(
-            final_losses(jnp.float32(rates), jnp.arange(seeds), numbers, width=width, depth=depth, steps=steps,
+            final_losses(jnp.float32(rates), jnp.asarray(seeds), numbers, width=width, depth=depth, steps=steps,
                          optimiser=optimiser), float)  # fmt: skip
         with np.errstate(divide="ignore", invalid="ignore"):
             together = np.exp(np.log(losses).mean(1))
-        each = [best_rate(rates, losses[:, k]) for k in range(seeds)]
+        each = [best_rate(rates, losses[:, k]) for k in range(len(seeds))]
         row = {
             "axis": axis, "rule": rule, "optimiser": optimiser, "width": width, "depth": depth,
             "best": best_rate(rates, together), "by_seed": each, "loss": float(np.nanmin(together)),
@@ -175,7 +177,9 @@ def main():
     parser.add_argument("--axis", default="both", choices=["width", "depth", "both"])
     parser.add_argument("--optimiser", default="adam", choices=list(RATES))
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rules", nargs="+", default=["standard", "mup", "depth-mup", "completep"])
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--json", default=None)
     parser.add_argument("--read", default=None)
@@ -187,14 +191,16 @@ def main():
     widths = [64, 128, 256] if options.small else [64, 128, 256, 512, 1024, 2048]
     depths = [2, 4, 8] if options.small else [2, 4, 8, 16, 32, 64]
     device = jax.devices()[0]
-    print(f"{device.device_kind}, {options.optimiser}, {steps} steps of {BATCH}, {options.seeds} seeds", flush=True)
-    rows = []
+    of = f"{options.seeds} seeds from {options.first_seed} on"
+    print(f"{device.device_kind}, {options.optimiser}, {steps} steps of {BATCH}, {of}", flush=True)
+    rows, seeds = [], np.arange(options.first_seed, options.first_seed + options.seeds)
     for axis, sizes, fixed, rules in (
         ("width", widths, 4 if not options.small else 2, ("standard", "mup")),
         ("depth", depths, 256 if not options.small else 64, ("standard", "mup", "depth-mup", "completep")),
     ):
-        for rule in rules if options.axis in (axis, "both") else ():
-            rows += sweep(axis, rule, options.optimiser, sizes, fixed, steps, options.seeds)
+        chosen = [rule for rule in rules if rule in options.rules and options.axis in (axis, "both")]
+        for rule in chosen:
+            rows += sweep(axis, rule, options.optimiser, sizes, fixed, steps, seeds)
             if options.json:
                 with open(options.json, "w") as file:
                     json.dump(rows, file)
