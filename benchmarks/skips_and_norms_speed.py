@@ -2,11 +2,12 @@
 
     python benchmarks/skips_and_norms_speed.py [--inputs 1000] [--sizes 2 4 6 10] [--depths 5 9]
 
-Every number is that of a process of its own: processor time of all threads, which does not depend on what else runs on
-the machine, the best of five calls after a first one, which compiles (timed by the clock); peak memory is counted above
-what the process takes after a small case. A residual network follows pairs of layers, so that the goal for its order 1
-is 1.5 L/2 times the plain network, L the depth; at order 0 it is 1.2. A skip makes kernels larger, and expectations of
-tanh over larger kernels take more terms: at order 0 the last line is a plain network whose kernels are as large.
+Times are processor times of all threads. The networks of a row are called in turn in one process, so that what slows
+one down slows the others too: the ratio is the median over rounds, with its standard error. The first call, which
+compiles (by the clock), and peak memory above what a small case takes are those of a process of its own. A residual
+network follows pairs of layers, so that the goal for its order 1 is 1.5 L/2 times the plain network, L the depth; at
+order 0 it is 1.2. A skip makes kernels larger, and expectations of tanh over larger kernels take more terms: at order 0
+the last line is a plain network whose kernels are as large.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from common import best_time, describe_machine, peak_mb, run_apart
 
 HERE = Path(__file__).resolve()
 KINDS, AS_LARGE = ("plain", "residual", "pre-norm"), "as large"
+#: Rounds by order.
+ROUNDS = (21, 5)
 
 
 def network(kind: str, activation: str, depth: int):
@@ -51,8 +54,8 @@ def _as_large(like, net):
     return net.replace(C_b=C_b)
 
 
-def run_one(kind: str, activation: str, depth: int, order: int, count: int) -> None:
-    """One case, in this process; prints a JSON object."""
+def run_alone(kind: str, activation: str, depth: int, order: int, count: int) -> None:
+    """One network in this process; prints a JSON object."""
     from widthwise.flow.kernels.kernel_flow import kernel_flow
     from widthwise.flow.tensors.tensor_flow import finite_flow
 
@@ -60,22 +63,42 @@ def run_one(kind: str, activation: str, depth: int, order: int, count: int) -> N
     net, X = network(kind, activation, depth), np.random.default_rng(0).normal(size=(count, 10))
     flow(net, X[:2])
     before = peak_mb()
-    first = best_time(lambda: flow(net, X), 1)
-    seconds = best_time(lambda: flow(net, X), 5, time.process_time)
-    print(json.dumps({"seconds": seconds, "first": first, "peak_mb": peak_mb() - before}))
+    print(json.dumps({"first": best_time(lambda: flow(net, X), 1), "peak_mb": peak_mb() - before}))
+
+
+def run_in_turn(activation: str, depth: int, order: int, count: int) -> None:
+    """All networks of a row in this process, round after round; prints a JSON object of seconds by kind."""
+    from widthwise.flow.kernels.kernel_flow import kernel_flow
+    from widthwise.flow.tensors.tensor_flow import finite_flow
+
+    flow, X = finite_flow if order else kernel_flow, np.random.default_rng(0).normal(size=(count, 10))
+    nets = {kind: network(kind, activation, depth) for kind in kinds(order)}
+    seconds: dict[str, list[float]] = {kind: [] for kind in nets}
+    for number in range(1 + ROUNDS[order]):
+        for kind, net in nets.items():
+            taken = best_time(lambda net=net: flow(net, X), 1, time.process_time)
+            seconds[kind] += [taken] if number else []
+    print(json.dumps(seconds))
+
+
+def kinds(order: int) -> tuple[str, ...]:
+    return KINDS if order else (*KINDS, AS_LARGE)
 
 
 def compared(activation: str, depth: int, order: int, count: int, goal: float) -> None:
     """A line for each kind of network, beside the plain one."""
-    plain = None
-    for kind in KINDS if order else (*KINDS, AS_LARGE):
-        case = (kind, activation, depth, order, count)
-        found = run_apart(sys.executable, HERE, "--one", *case)
-        if found is None:
+    seconds = run_apart(sys.executable, HERE, "--in-turn", activation, depth, order, count)
+    if seconds is None:
+        return
+    for kind in kinds(order):
+        alone = run_apart(sys.executable, HERE, "--alone", kind, activation, depth, order, count)
+        if alone is None:
             continue
-        plain = plain or found["seconds"]
-        ratio = "" if kind == "plain" else f"{found['seconds'] / plain:8.2f} times plain, goal {goal:.2f}"
-        numbers = f"{found['seconds']:9.4f} s  first {found['first']:7.2f} s  peak {found['peak_mb']:6.0f} MB"
+        ratios = np.divide(seconds[kind], seconds["plain"])
+        # of a median: √(π/2) times that of the mean, with the scatter from the quartiles
+        error = 1.2533 * np.subtract(*np.quantile(ratios, (0.75, 0.25))) / 1.349 / len(ratios) ** 0.5
+        ratio = "" if kind == "plain" else f"{np.median(ratios):6.2f} ± {error:.2f} times plain, goal {goal:.2f}"
+        numbers = f"{min(seconds[kind]):8.4f} s  first {alone['first']:6.2f} s  peak {alone['peak_mb']:5.0f} MB"
         print(f"  order {order}  {activation:<5} depth {depth}  N = {count:<5} {kind:<9} {numbers} {ratio}", flush=True)
 
 
@@ -84,10 +107,14 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=1000, help="inputs at order 0")
     parser.add_argument("--sizes", type=int, nargs="*", default=[2, 4, 6, 10], help="inputs at order 1")
     parser.add_argument("--depths", type=int, nargs="*", default=[5, 9])
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--in-turn", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.one:
-        run_one(*given.one[:2], *map(int, given.one[2:]))
+    if given.alone:
+        run_alone(*given.alone[:2], *map(int, given.alone[2:]))
+        return
+    if given.in_turn:
+        run_in_turn(given.in_turn[0], *map(int, given.in_turn[1:]))
         return
     describe_machine()
     for activation in ("tanh", "relu"):

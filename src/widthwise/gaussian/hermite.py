@@ -21,11 +21,12 @@ from widthwise.activations import Activation, evaluate, intervals
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.gaussian.quadrature import COARSE_NODES, REACH, Source, basis, check_tails, panel_nodes, row_edges
 
-#: Terms in the short and in the long series, and where a series may be cut.
-SHORT_SERIES, LONG_SERIES = 128, 512
-CUTS = (16, 32, 64, 128, 256, 512)
-#: Terms that one fused loop body evaluates.
-FUSED_TERMS = 16
+#: Terms of tables, tried in turn, the first and last of them, and where a series may be cut.
+TABLE_TERMS = (128, 256, 512)
+SHORT_SERIES, LONG_SERIES = TABLE_TERMS[0], TABLE_TERMS[-1]
+CUTS = (16, 32, 48, 64, 96, 128, 256, 512)
+#: Terms that one fused loop body evaluates: the first number that divides all terms.
+FUSED_TERMS = (16, 24)
 #: Pairs that are left to numpy: compiling takes a third of a second, numpy some milliseconds.
 MOST_PLAIN = 4096
 #: Points between which coefficients are interpolated for many inputs, tried in turn.
@@ -88,10 +89,11 @@ class HermiteTable:
 @jax.jit
 def series(f, g, rho):
     """Σ_k f_k g_k ρ^k by Horner's rule; f, g have the terms on the first axis and broadcast against rho."""
-    blocks = [jnp.flip(c.reshape(-1, FUSED_TERMS, *c.shape[1:]), axis=0) for c in (f, g)]
+    fused = next(fused for fused in FUSED_TERMS if len(f) % fused == 0)
+    blocks = [jnp.flip(c.reshape(-1, fused, *c.shape[1:]), axis=0) for c in (f, g)]
 
     def body(total, pair):
-        for k in reversed(range(FUSED_TERMS)):
+        for k in reversed(range(fused)):
             total = total * rho + pair[0][k] * pair[1][k]
         return total, None
 
@@ -100,7 +102,7 @@ def series(f, g, rho):
 
 def terms_there(f: HermiteTable, g: HermiteTable, terms: int) -> slice:
     """Terms below a number of them, without those that vanish because both functions are even, or both odd."""
-    both = f.parity == g.parity != 2 and terms > FUSED_TERMS
+    both = f.parity == g.parity != 2 and terms > FUSED_TERMS[0]
     return slice(f.parity, terms, 2) if both else slice(0, terms)
 
 
@@ -112,10 +114,20 @@ def series_of_tables(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: i
     return value * rho if some.start else value
 
 
-def series_of_entries(f: HermiteTable, g: HermiteTable, rho: np.ndarray, terms: int) -> np.ndarray:
-    """The same row by row, of any number of rows."""
-    some = terms_there(f, g, terms)
-    value = _plain_series(f.coefficients[:, some].T, g.coefficients[:, some].T, rho if some.step is None else rho * rho)
+def series_of_entries(
+    f: HermiteTable, rows: np.ndarray, g: HermiteTable, columns: np.ndarray, rho: np.ndarray, terms: int
+) -> np.ndarray:
+    """The same for single pairs of a row of f and a row of g."""
+    some, value = terms_there(f, g, terms), np.empty(len(rho))
+    step = rho if some.step is None else rho * rho
+    for start in range(0, len(rho), MOST_PLAIN):
+        part = slice(start, start + MOST_PLAIN)
+        products = f.coefficients[rows[part], some]
+        products *= g.coefficients[columns[part], some]
+        powers = np.empty_like(products)
+        powers[:, 0], powers[:, 1:] = 1.0, step[part, None]
+        np.multiply.accumulate(powers, axis=1, out=powers)
+        value[part] = np.einsum("ek,ek->e", products, powers)
     return value * rho if some.start else value
 
 
@@ -187,14 +199,15 @@ def _group(activation: Activation, order: int, scale: np.ndarray, terms: int):
 
 def shared_edges(edges_z, smallest: float, largest: float, edges: np.ndarray) -> np.ndarray:
     """Edges in u that resolve σ(√K u) for every √K between `smallest` and `largest`."""
-    width = np.diff(edges_z)
+    width = np.append(np.diff(edges_z), np.inf)
     while True:
         near = np.minimum(np.abs(edges[:-1]), np.abs(edges[1:])) * smallest
         far = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:])) * largest
         positive = edges[1:] > 0
-        first = np.searchsorted(edges_z, np.where(positive, near, -far), side="right") - 1
+        first = np.maximum(np.searchsorted(edges_z, np.where(positive, near, -far), side="right") - 1, 0)
         last = np.searchsorted(edges_z, np.where(positive, far, -near), side="left")
-        allowed = np.array([width[max(i, 0) : max(j, i + 1)].min() for i, j in zip(first, last, strict=True)])
+        last = np.clip(last, first + 1, len(width) - 1)
+        allowed = np.minimum.reduceat(width, np.stack([first, last], axis=1).ravel())[::2]
         wide = np.diff(edges) * largest > allowed * (1 + 1e-9)
         if not wide.any():
             return edges

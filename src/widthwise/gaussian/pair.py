@@ -22,7 +22,7 @@ from widthwise.activations import Activation, ActivationLike, Atom, evaluate, in
 from widthwise.activations.closed_forms import PARALLEL_SHARE
 from widthwise.activations.resolution import PANEL_NODES
 from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
-from widthwise.gaussian.hermite import LONG_SERIES, MOST_PLAIN, SHORT_SERIES, remembered, summed_series
+from widthwise.gaussian.hermite import MOST_PLAIN, TABLE_TERMS, remembered, summed_series
 from widthwise.gaussian.quadrature import (
     COARSE_NODES,
     GAUSSIAN_EDGES,
@@ -274,7 +274,7 @@ def _series_then_plane(activation, p, q, K_aa, K_ab, K_bb, rest, value, error) -
     rho = np.divide(K_ab[rest], np.sqrt(square), out=np.zeros(len(rest)), where=square > 0.0)
     kernels, where = np.unique(np.concatenate([a, b]), return_inverse=True)
     at_a, at_b = where[: len(a)], where[len(a) :]
-    for terms in (SHORT_SERIES, LONG_SERIES):
+    for terms in TABLE_TERMS:
         f, g = (remembered(activation, order, kernels.tobytes(), terms) for order in (p, q))
         functions = f.is_function and g.is_function
         # a bound on what the series leaves out, from the tails of both tables; point masses have no norm

@@ -12,9 +12,8 @@ from widthwise.devices import library
 from widthwise.flow.kernels.input_tables import InputTables
 from widthwise.gaussian.hermite import (
     CUTS,
-    LONG_SERIES,
     MOST_PLAIN,
-    SHORT_SERIES,
+    TABLE_TERMS,
     HermiteTable,
     series_of_entries,
     series_of_tables,
@@ -50,7 +49,7 @@ class LayerSeries:
         rho = rho if on_device else np.asarray(rho)
         size = abs(rho)
         largest, few, reach, terms = float(size.max()), FEW_FAR * rho.size, 0.0, 0
-        for available in (SHORT_SERIES, LONG_SERIES):
+        for available in TABLE_TERMS:
             f, g = self.rows.some(order, available, a), self.columns.some(order, available, b)
             for terms in (cut for cut in CUTS if cut <= available):
                 reach = _reach(f, g, terms)
@@ -72,7 +71,7 @@ class LayerSeries:
         return value
 
     def _on_device(self, order: int, f: HermiteTable, g: HermiteTable, rho, a, b, terms: int) -> Any:
-        some, available = terms_there(f, g, terms), SHORT_SERIES if terms <= SHORT_SERIES else LONG_SERIES
+        some, available = terms_there(f, g, terms), f.terms
         tables = (side.on_device(order, available) for side in (self.rows, self.columns))
         return series_on_device(*tables, a, b, rho, first=some.start, step=some.step or 1, terms=terms)
 
@@ -81,7 +80,7 @@ class LayerSeries:
     ) -> np.ndarray:
         """Entries (i, j) of a tile: by as many terms as each needs, or by quadrature where no number is enough."""
         value, left, size = np.zeros(len(rho)), np.arange(len(rho)), np.abs(rho)
-        for available in (SHORT_SERIES, LONG_SERIES):
+        for available in TABLE_TERMS:
             if not len(left):
                 return value
             f, of_a, g, of_b = self._tables_of_entries(order, available, a[i[left]], b[j[left]])
@@ -90,7 +89,7 @@ class LayerSeries:
                 bound = size[left] ** terms * f.tails[terms][of_a] * g.tails[terms][of_b]
                 enough = bound <= SERIES_TOLERANCE * scale
                 near = left[enough]
-                value[near] = series_of_entries(f[of_a[enough]], g[of_b[enough]], rho[near], terms)
+                value[near] = series_of_entries(f, of_a[enough], g, of_b[enough], rho[near], terms)
                 left, of_a, of_b, scale = (some[~enough] for some in (left, of_a, of_b, scale))
         refined = generic_pair(
             self.rows.activation, order, order, self.rows.K[a[i[left]]], K_ab[left], self.columns.K[b[j[left]]]
