@@ -123,14 +123,39 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("loss", "targets", "outputs", "message"),
         [
-            ("logistic", [1.0, 0.0, 1.0], 1, "y_train: got row 1: 0; expected targets 1 or −1 for loss='logistic'"),
+            ("logistic", [1.0, 0.0, 1.0], 1, "row 1: 0; expected targets 1 or −1 for loss='logistic'. Write 2y − 1"),
             ("cross_entropy", [1.0, 0.0, 1.0], 1, "expected one output for each class. Use loss='logistic'"),
             ("cross_entropy", [[1.0, 0.0], [0.5, 0.6], [0.0, 1.0]], 2, "row 1: 0.5, 0.6; expected probabilities"),
-            ("cross_entropy", [[1.0, 0.0], [0.5, 0.5], [2.0, -1.0]], 2, "row 2: 2, -1; expected probabilities"),
-            (lambda z, y: jnp.abs(z - y), [1.0, 0.0, 1.0], 1, "which has a kink at or about the targets of row 0"),
-            (lambda z, y: jnp.sqrt(z), [1.0, -1.0, 1.0], 1, "is not finite at or about the targets of row 0"),
-            (lambda z, y: jnp.sqrt(jnp.abs(z - y)), [1.0, -1.0, 1.0], 1, "no finite derivative"),
-            (lambda z: z, [1.0, -1.0, 1.0], 1, "which raises TypeError"),
+            (
+                "cross_entropy",
+                [[1.0, 0.0], [0.5, 0.5], [2.0, -1.0]],
+                2,
+                r"row 2: 2, -1; expected probabilities .* np.eye\(classes\)\[labels\] makes them",
+            ),
+            (
+                lambda z, y: jnp.abs(z - y),
+                [1.0, 0.0, 1.0],
+                1,
+                "has a kink at the targets of row 0; .* Round it off: 'huber'",
+            ),
+            (
+                lambda z, y: jnp.sqrt(z),
+                [1.0, -1.0, 1.0],
+                1,
+                "is not finite within 100 of the targets of row 0; .* stays finite, as jnp.logaddexp",
+            ),
+            (
+                lambda z, y: jnp.sqrt(jnp.abs(z - y)),
+                [1.0, -1.0, 1.0],
+                1,
+                "no finite derivative within 100 of the targets of row 0; .* Round it off",
+            ),
+            (
+                lambda z: z,
+                [1.0, -1.0, 1.0],
+                1,
+                r"which raises TypeError: .* in jax.numpy. For example lambda z, y: jnp.cosh",
+            ),
         ],
     )
     def test_is_told_by_row(self, loss, targets, outputs, message):
