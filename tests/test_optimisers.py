@@ -1,7 +1,10 @@
 """Schedules, momentum, batches and weight decay at infinite width: closed forms against direct iteration."""
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
+from scipy.linalg import expm
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, UnstableLearningRate, UnstableRateWarning
@@ -67,6 +70,41 @@ def test_closed_forms_are_those_of_direct_iteration(algorithm):
     for output in (0, 1):
         assert np.allclose(p["cov"].values[output, :, output], covariance[4:, 4:], rtol=1e-10, atol=1e-10)
     assert np.abs(p["cov"].values[0, :, 1]).max() == 0.0
+
+
+@pytest.mark.parametrize("decay", [None, 0.2])
+def test_the_flow_is_that_of_a_matrix_exponential(decay):
+    """Of (outputs, what the parameters have moved by): d moved/dt = error − decay moved, in one linear system."""
+    train, time = len(X), 1.7
+    p = ww.predict(NET, X, Y, X_TEST, ww.GradientFlow(time, weight_decay=decay))
+    rate = THETA[:train, :train] + (decay or 0.0) * np.eye(train)
+    moved = np.linalg.solve(rate, np.eye(train) - expm(-time * rate))
+    linear = np.eye(6)
+    linear[:, :train] -= THETA[:, :train] @ moved
+    assert np.allclose(p["mean"].values.T, THETA[train:, :train] @ moved @ Y, rtol=1e-10, atol=1e-10)
+    for output in (0, 1):
+        expected = (linear @ K @ linear.T)[train:, train:]
+        assert np.allclose(p["cov"].values[output, :, output], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [ww.SGD([0.3, 0.2], 2), ww.Momentum(0.2, 0.6, 2, 2), ww.Momentum(0.1, 0.6, 2, 2, True)], ids=repr
+)
+def test_batches_are_those_of_all_sequences(algorithm):
+    """Two steps on batches of two of four inputs: all 36 sequences, each of them linear in the outputs at the start."""
+    batches = [np.isin(np.arange(4), batch)[:, None] * 2.0 for batch in combinations(range(4), 2)]
+    ends, spread = [], np.zeros((6, 6))
+    for drawn in product(batches, repeat=2):
+        ends.append(iterated(algorithm, np.zeros((6, 2)), drawn))
+        linear = np.stack(
+            [iterated(algorithm, unit[:, None] + np.zeros((6, 2)), drawn)[:, 0] - ends[-1][:, 0] for unit in np.eye(6)]
+        )
+        spread += linear.T @ K @ linear / 36
+    centred = np.array(ends) - np.mean(ends, axis=0)
+    covariance = np.einsum("sai,sbj->iajb", centred, centred) / 36 + np.einsum("ij,ab->iajb", np.eye(2), spread)
+    p = ww.predict(NET, X, Y, X_TEST, algorithm)
+    assert np.allclose(p["mean"].values.T, np.mean(ends, axis=0)[4:], rtol=1e-10, atol=1e-10)
+    assert np.allclose(p["cov"], covariance[:, 4:, :, 4:], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("algorithm", [ww.Momentum(0.4), ww.Momentum(0.1, nesterov=True), ww.SGD(0.1, 2)], ids=repr)
