@@ -101,6 +101,10 @@ class TestPosterior:
     def test_the_covariance_of_an_observation_has_the_noise(self):
         p = ww.posterior(relu(64, 2), X[:2], [[1.0, 0.0], [0.5, 0.2]], X, order=1, noise=0.3)
         assert np.allclose(p["cov_y"] - p["cov"], 0.3 * np.einsum("ij,xy->ixjy", np.eye(2), np.eye(3)))
+        assert p["cov"].attrs["long_name"] == "posterior covariance of the function, without the noise of observations"
+        assert p["cov_y"].attrs["long_name"].startswith("posterior covariance of an observation y*")
+        trained = ww.predict(relu(64, 2), X[:2], [[1.0, 0.0], [0.5, 0.2]], X)
+        assert trained["cov"].attrs["long_name"] == "covariance over initialisations"
 
 
 class TestKernelStep:
@@ -148,6 +152,17 @@ class TestTrainedDensity:
         assert fourth - 3 * variance**2 == pytest.approx(p["kappa4"].item() / 64, abs=1e-2 * variance**2)
         assert np.allclose(d["quantile"].sel(probability=0.5), d["mean"], atol=0.1)
         assert bool((d["quantile"].diff("probability") > 0).all())
+
+    def test_every_variable_says_what_it_is(self):
+        data = self.net, X[:2], [1.0, -0.5]
+        found = (
+            ww.trained_density(*data, X[2]),
+            ww.trained_skewness(*data, X[2:]),
+            ww.predict(*data, X[2:], ww.GradientFlow(1.0), loss="huber", draws=64),
+            ww.predict(*data, X[2:], order=1, cumulants=4),
+            ww.posterior(*data, X[2:], order=1, noise=0.1),
+        )
+        assert [name for one in found for name in one.data_vars if "long_name" not in one[name].attrs] == []
 
     def test_skewness_at_several_inputs_is_symmetric(self):
         s = ww.trained_skewness(self.net, X[:1], [1.0], X[1:])["kappa3"].values

@@ -1,10 +1,13 @@
 """Schedules, momentum, batches and weight decay at infinite width: closed forms against direct iteration."""
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
+from scipy.linalg import expm
 
 import widthwise as ww
-from widthwise.errors import InvalidInput, UnstableLearningRate
+from widthwise.errors import InvalidInput, UnstableLearningRate, UnstableRateWarning
 from widthwise.network.schedules import scheduled_rates
 
 X = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8], [-0.7, 0.5, 0.6], [0.4, 0.4, 0.9]])
@@ -69,6 +72,41 @@ def test_closed_forms_are_those_of_direct_iteration(algorithm):
     assert np.abs(p["cov"].values[0, :, 1]).max() == 0.0
 
 
+@pytest.mark.parametrize("decay", [None, 0.2])
+def test_the_flow_is_that_of_a_matrix_exponential(decay):
+    """Of (outputs, what the parameters have moved by): d moved/dt = error − decay moved, in one linear system."""
+    train, time = len(X), 1.7
+    p = ww.predict(NET, X, Y, X_TEST, ww.GradientFlow(time, weight_decay=decay))
+    rate = THETA[:train, :train] + (decay or 0.0) * np.eye(train)
+    moved = np.linalg.solve(rate, np.eye(train) - expm(-time * rate))
+    linear = np.eye(6)
+    linear[:, :train] -= THETA[:, :train] @ moved
+    assert np.allclose(p["mean"].values.T, THETA[train:, :train] @ moved @ Y, rtol=1e-10, atol=1e-10)
+    for output in (0, 1):
+        expected = (linear @ K @ linear.T)[train:, train:]
+        assert np.allclose(p["cov"].values[output, :, output], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [ww.SGD([0.3, 0.2], 2), ww.Momentum(0.2, 0.6, 2, 2), ww.Momentum(0.1, 0.6, 2, 2, True)], ids=repr
+)
+def test_batches_are_those_of_all_sequences(algorithm):
+    """Two steps on batches of two of four inputs: all 36 sequences, each of them linear in the outputs at the start."""
+    batches = [np.isin(np.arange(4), batch)[:, None] * 2.0 for batch in combinations(range(4), 2)]
+    ends, spread = [], np.zeros((6, 6))
+    for drawn in product(batches, repeat=2):
+        ends.append(iterated(algorithm, np.zeros((6, 2)), drawn))
+        linear = np.stack(
+            [iterated(algorithm, unit[:, None] + np.zeros((6, 2)), drawn)[:, 0] - ends[-1][:, 0] for unit in np.eye(6)]
+        )
+        spread += linear.T @ K @ linear / 36
+    centred = np.array(ends) - np.mean(ends, axis=0)
+    covariance = np.einsum("sai,sbj->iajb", centred, centred) / 36 + np.einsum("ij,ab->iajb", np.eye(2), spread)
+    p = ww.predict(NET, X, Y, X_TEST, algorithm)
+    assert np.allclose(p["mean"].values.T, np.mean(ends, axis=0)[4:], rtol=1e-10, atol=1e-10)
+    assert np.allclose(p["cov"], covariance[:, 4:, :, 4:], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("algorithm", [ww.Momentum(0.4), ww.Momentum(0.1, nesterov=True), ww.SGD(0.1, 2)], ids=repr)
 def test_trained_to_convergence_all_end_where_the_flow_does(algorithm):
     flow, other = (ww.predict(NET, X, Y, X_TEST, how) for how in (ww.GradientFlow(), algorithm))
@@ -121,7 +159,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: ww.Momentum(0.1, momentum=1.0), "momentum: got 1.0; expected a number from 0 up to"),
+            (
+                lambda: ww.Momentum(0.1, momentum=1.0),
+                "momentum: got 1.0; expected a number from 0 up to, and not including, 1. 0.9 is usual",
+            ),
             (lambda: ww.Momentum(0.1, momentum=-0.1), "momentum: got -0.1"),
             (
                 lambda: ww.GradientDescent([0.1, -0.2]),
@@ -129,7 +170,10 @@ class TestBadInput:
             ),
             (lambda: ww.GradientDescent([]), "learning_rate: got an empty list"),
             (lambda: ww.GradientDescent([[0.1], [0.1, 0.2]]), r"learning_rate: got a list that holds \[0.1\]"),
-            (lambda: ww.GradientDescent(lambda a, b: a, 2), "learning_rate: got a function that raises TypeError"),
+            (
+                lambda: ww.GradientDescent(lambda a, b: a, 2),
+                "got a function that raises TypeError; .* For example lambda",
+            ),
             (lambda: ww.schedule(0.1, 10**9), "steps: got 1000000000; expected an integer from 1 to 1000000"),
             (lambda: ww.GradientDescent([0.1], steps=3), "1 learning rates for 3 steps; expected one a step"),
             (lambda: ww.GradientDescent(lambda step: 0.1), "steps: got None with a learning rate that is a function"),
@@ -150,7 +194,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("algorithm", "message"),
         [
-            (ww.SGD(0.1, 5, 3), "batch_size=5; expected at most 4"),
+            (
+                ww.SGD(0.1, 5, 3),
+                "batch_size=5; expected at most 4, the number of training inputs. Take smaller batches",
+            ),
             (ww.Adam(0.1, steps=3), "Adam divides each parameter's gradient by its size: `train`"),
             (ww.GradientFlow(weight_decay=0.1, decay_to="zero"), "Decay towards zero moves parameters"),
         ],
@@ -163,10 +210,30 @@ class TestBadInput:
     def test_a_schedule_past_the_bound_is_told_by_its_step(self):
         bound = ww.max_learning_rate(NET, X)
         rates = [0.2 * bound, 0.9 * bound, 1.1 * bound, 0.1 * bound]
-        with pytest.raises(UnstableLearningRate, match="at step 2; expected less than 2/λ_max"):
+        words = r"at step 2; expected less than 2/λ_max = .* Multiply all rates by 0.82\."
+        with pytest.raises(UnstableLearningRate, match=words):
             ww.predict(NET, X, Y, X_TEST, ww.GradientDescent(rates))
         with pytest.raises(UnstableLearningRate, match=r"expected less than 3.8/λ_max"):
             ww.predict(NET, X, Y, X_TEST, ww.Momentum(1.95 * bound))
+
+    def test_real_networks_past_the_bound_are_measured_with_a_word_or_refused_by_the_step(self):
+        bound = ww.max_learning_rate(NET, X)
+        data, how = (NET, X, Y, X_TEST), {"networks": 4, "progress": False}
+        with pytest.warns(UnstableRateWarning, match=r"learning rate .* at step 1 should be less than 2/λ_max = "):
+            ww.train(*data, algorithm=ww.GradientDescent([0.2 * bound, 1.1 * bound, 0.1 * bound]), **how)
+        diverging = ww.Momentum([0.2 * bound, *[9.0 * bound] * 300], 0.5)
+        words = r"learning_rate: got .* at step 1, with which 4 networks .* expected less than 3/λ_max = .* Multiply"
+        with pytest.raises(UnstableLearningRate, match=words):
+            ww.train(*data, algorithm=diverging, **how)
+        # Adam has no such bound
+        ww.train(*data, algorithm=ww.Adam([9.0 * bound]), **how)
+
+    def test_a_path_that_leaves_all_bounds_is_told_by_its_step(self):
+        signs, rates = np.sign(Y), [0.01, 0.01, 300.0, 300.0]
+        with pytest.raises(InvalidInput, match=r"leaves all bounds at step 3; expected a path that stays finite"):
+            ww.predict(NET, X, signs, X_TEST, ww.GradientDescent(rates), loss="exponential", draws=64)
+        with pytest.raises(InvalidInput, match=r"expected at most 100000 steps, .* GradientFlow\(time\)"):
+            ww.predict(NET, X, signs, X_TEST, ww.GradientDescent(0.1, 10**6), loss="exponential", draws=64)
 
     def test_batches_too_noisy_to_converge(self):
         bound = ww.max_learning_rate(NET, X)

@@ -123,7 +123,9 @@ class TestThingsThatGoWrong:
             100_000,
         )
         assert not np.all(np.isfinite(outputs(self.net, alone.layers, jnp.asarray(DATA))))
-        with pytest.raises(ValueError, match="algorithm: got .*not finite .*expected at least 3 networks that stay"):
+        with pytest.raises(
+            ValueError, match="learning_rate: got 100, with which 40 networks .*not finite .*less than 2/λ_max = "
+        ):
             train(self.net, DATA, Y_ONE, TEST, 40, GradientDescent(100.0), batch=20)
 
     @pytest.mark.parametrize(

@@ -93,6 +93,10 @@ class AccuracyWarning(UserWarning):
     """A result whose estimated numerical error is above the tolerance that was asked for."""
 
 
+class UnstableRateWarning(UserWarning):
+    """A learning rate past the stable bound at infinite width, with which networks were trained all the same."""
+
+
 class CostWarning(UserWarning):
     """A computation that will take long, where another way to the same numbers is quicker; said before it starts."""
 

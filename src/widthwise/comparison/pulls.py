@@ -76,11 +76,12 @@ class Comparison:
     """Rows of pulls. `print` it for a table of 80 columns, `table(wide=True)` has all; `to_csv` writes it.
 
     `worst` is the largest pull of all, `verdict` the worst of the rows' verdicts; `summary` counts them and `sentence`
-    says which rows have which. `networks` is what was measured on, in words.
+    says which rows have which. `networks` is what was measured on, in words, `remark` what was predicted for others.
     """
 
     rows: tuple[ComparisonRow, ...]
     networks: str = "networks"
+    remark: str = ""
 
     @property
     def worst(self) -> float:
@@ -109,13 +110,13 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The summary, and the rows that do not agree as they stand."""
+        """The summary, the rows that do not agree as they stand, and in what prediction and measurement differ."""
         found = [self.summary]
         for kind in reversed(VERDICTS):
             names = [_name(row) for row in self.rows if row.verdict == kind != AGREES]
             if names:
                 found.append(f"{', '.join(names)}: {kind}{VERDICTS[kind]}.")
-        return " ".join(found)
+        return " ".join([*found, self.remark] if self.remark else found)
 
     def __iter__(self) -> Iterator[ComparisonRow]:
         return iter(self.rows)
@@ -178,7 +179,7 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
     Networks of width n have K + G1/n and Theta + H1/n: these are compared where the theory holds G1 and H1 and the
     measurement is one at finite width, otherwise K and Theta themselves. All else is compared as it stands, and
     differs by a remainder of relative order 1/n. A prediction over draws, such as a path under another loss, has errors
-    of its own, which are added in squares. Verdicts:
+    of its own, which are added in squares. A last sentence says where loss or algorithm of the two differ. Verdicts:
 
     - "agrees": the probability is at least `level`;
     - "agrees after the next order in 1/n": the measurement at its largest width is off, and the difference falls with
@@ -218,7 +219,20 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
             common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
             layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
         rows += [_row_of(name, layer, theory, datasets, level) for layer in layers]
-    return Comparison(tuple(rows), _measured_on(datasets))
+    return Comparison(tuple(rows), _measured_on(datasets), _differences(theory, datasets[-1]))
+
+
+def _differences(theory: xr.Dataset, measurement: xr.Dataset) -> str:
+    """How networks were trained, where that was predicted otherwise: at infinite width both may end alike."""
+    names = [
+        name
+        for name in ("loss", "algorithm")
+        if name in theory.attrs and measurement.attrs.get(name, theory.attrs[name]) != theory.attrs[name]
+    ]
+    if not names:
+        return ""
+    of_both = [", ".join(f"{name}={one.attrs[name]}" for name in names) for one in (theory, measurement)]
+    return f"Predicted with {of_both[0]}, measured with {of_both[1]}."
 
 
 def _measured_on(datasets: tuple[xr.Dataset, ...]) -> str:

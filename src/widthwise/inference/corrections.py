@@ -17,9 +17,10 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
-from widthwise.inference.linear_training import LinearAlgorithm, decay_of
+from widthwise.inference.linear_training import LinearAlgorithm
 from widthwise.memory import require_memory
 from widthwise.network import MLP, Adam, Dense, GradientFlow, Momentum, Network, check_network, check_targets
+from widthwise.network.stability import decay_of
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS

@@ -21,11 +21,11 @@ import numpy as np
 
 from widthwise.devices import power_of_two
 from widthwise.errors import InvalidInput
-from widthwise.inference.linear_training import decay_of
 from widthwise.memory import require_memory
 from widthwise.network import GradientFlow, Momentum
 from widthwise.network.losses import Loss
 from widthwise.network.schedules import rate_at
+from widthwise.network.stability import decay_of
 
 #: Blocks of pairs of draws for standard errors, and numbers held for draws that are trained side by side.
 PAIR_BLOCKS, DRAWS_ROOM = 32, 1 << 24
@@ -78,6 +78,11 @@ def train_draws(
     """Train from the outputs zero, and from pairs of draws of N(0, K); y is (train, outputs)."""
     each = 8 * 16 * y.size
     require_memory(each * draws, f"{draws} draws of outputs", lambda limit: f"What would fit: {limit // each} draws.")
+    if not isinstance(algorithm, GradientFlow) and algorithm.steps > MOST_PATH_STEPS:
+        raise InvalidInput(
+            "algorithm", f"{algorithm!r} with loss={loss.name!r}", f"at most {MOST_PATH_STEPS} steps, taken one by one",
+            "GradientFlow(time), time the sum of the rates, is where many small steps lead.",
+        )  # fmt: skip
     normal = np.random.default_rng(seed).standard_normal((draws // 2, y.shape[1], len(y)))
     # each draw beside its opposite, so that a block holds whole pairs
     pairs = np.stack([normal, -normal], axis=1).reshape(-1, *normal.shape[1:])
@@ -86,9 +91,15 @@ def train_draws(
     together = power_of_two(DRAWS_ROOM / (4 * y.size**2 + 64 * y.size), 1, 1024)
     problem = Problem(loss, algorithm, jnp.asarray(Theta), jnp.asarray(y.T))
     fitted, steps = _train_all(problem, jnp.asarray(start), keys, together)
-    if not np.isfinite(np.asarray(fitted)).all() or np.any(np.asarray(steps) >= MOST_PATH_STEPS):
+    steps = np.asarray(steps)
+    if isinstance(algorithm, GradientFlow):
+        where, lost = "", np.any(steps >= MOST_PATH_STEPS) or not np.isfinite(np.asarray(fitted)).all()
+    else:
+        where, lost = f" at step {steps.min()}", np.any(steps < algorithm.steps)
+    if lost:
         raise InvalidInput(
-            "algorithm", f"{algorithm!r} with loss={loss.name!r}, whose path in function space leaves all bounds",
+            "algorithm",
+            f"{algorithm!r} with loss={loss.name!r}, whose path in function space leaves all bounds{where}",
             "a path that stays finite", "Take a shorter time, or smaller steps.",
         )  # fmt: skip
     return Draws(start, np.asarray(fitted))
@@ -101,13 +112,13 @@ def _train_all(problem: Problem, start, keys, together: int):
 
 
 def _descend(problem: Problem, start, key):
-    """a after the algorithm's steps, on batches where it has them."""
+    """a after the algorithm's steps, on batches where it has them, and how many steps it stayed finite."""
     algorithm, inputs = problem.algorithm, start.shape[1]
     size = getattr(algorithm, "batch_size", None) or inputs
     momentum = algorithm.momentum if isinstance(algorithm, Momentum) else 0.0
 
     def step(number, state):
-        a, v = state
+        a, v, finite = state
         slope = problem.loss.slope(start - a @ problem.Theta, problem.y)
         if size < inputs:
             drawn = jax.random.permutation(jax.random.fold_in(key, number), inputs)[:size]
@@ -115,10 +126,11 @@ def _descend(problem: Problem, start, key):
         q = slope if algorithm.weight_decay is None else slope - algorithm.weight_decay * a
         v = momentum * v + q
         ahead = q + momentum * v if getattr(algorithm, "nesterov", False) else v
-        return a + rate_at(algorithm.learning_rate, number) * ahead, v
+        a = a + rate_at(algorithm.learning_rate, number) * ahead
+        return a, v, finite + jnp.isfinite(a).all()
 
-    a, _ = jax.lax.fori_loop(0, algorithm.steps, step, (jnp.zeros_like(start), jnp.zeros_like(start)))
-    return a, algorithm.steps
+    a, _, finite = jax.lax.fori_loop(0, algorithm.steps, step, (jnp.zeros_like(start), jnp.zeros_like(start), 0))
+    return a, finite
 
 
 class _State(NamedTuple):

@@ -31,14 +31,13 @@ from widthwise.inference.linear_training import (
     BatchNoise,
     LinearAlgorithm,
     batch_of,
-    check_batch,
     check_rates,
-    decay_of,
     duration,
     mode_response,
 )
 from widthwise.network import GradientDescent, GradientFlow, NewtonStep
 from widthwise.network.losses import SQUARED, Loss, require_an_end
+from widthwise.network.stability import check_batch, decay_of
 
 #: Eigenvalues below this share of the largest are error of the kernel, which is known to about 1e-13.
 SINGULAR = 1e-12

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnstableLearningRate
+from widthwise.errors import UnstableLearningRate
 from widthwise.network import SGD, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.losses import SQUARED, Loss
 from widthwise.network.schedules import scheduled_rates
+from widthwise.network.stability import decay_of, unstable_step
 
 LinearAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum
 #: Steps after which the growth of a mean square is read off, and over how many.
@@ -36,11 +37,6 @@ def duration(algorithm: Any) -> float | None:
 
 def is_to_convergence(algorithm: Any) -> bool:
     return duration(algorithm) is None
-
-
-def decay_of(algorithm: Any) -> float:
-    """Weight decay towards the initialisation."""
-    return getattr(algorithm, "weight_decay", None) or 0.0
 
 
 def batch_of(algorithm: Any, inputs: int) -> int | None:
@@ -66,41 +62,14 @@ class _Update(NamedTuple):
         return cls(algorithm.momentum, 1.0, algorithm.momentum)
 
 
-def stable_product(algorithm: Any) -> float:
-    """The bound below which η(λ + w) has to stay for errors to decay.
-
-    >>> [stable_product(Momentum(0.1, 0.5, nesterov=nesterov)) for nesterov in (False, True)]
-    [3.0, 1.5]
-    """
-    if not isinstance(algorithm, Momentum):
-        return 2.0
-    return 2.0 * (1.0 + algorithm.momentum) / (1.0 + 2.0 * algorithm.momentum * algorithm.nesterov)
-
-
 def check_rates(algorithm: Any, largest_eigenvalue: float, loss: Loss = SQUARED) -> None:
     """Refuse a rate past the bound, and say at which step it is where rates change.
 
     Losses whose curvature has no bound are followed wherever they lead.
     """
-    if not np.isfinite(loss.curvature):
-        return
-    curvature = largest_eigenvalue * loss.curvature + decay_of(algorithm)
-    rate = getattr(algorithm, "learning_rate", None)
-    if rate is None or curvature <= 0.0:
-        return
-    factor = stable_product(algorithm)
-    rates = scheduled_rates(algorithm)
-    values = np.atleast_1d(rate if rates is None else rates)
-    past = np.flatnonzero(values >= factor / curvature)
-    if len(past):
-        where = "" if rates is None else f" at step {past[0]}"
-        symbol = "λ_max" if loss.curvature == 1.0 else f"({loss.curvature:g} λ_max)"
-        symbol = symbol if decay_of(algorithm) == 0.0 else "(λ_max + weight_decay)"
-        raise UnstableLearningRate(
-            "learning_rate",
-            f"{values[past[0]]:g}{where}",
-            f"less than {factor:.6g}/{symbol} = {factor / curvature:.6g}, the stable bound on these training inputs",
-        )
+    step = unstable_step(algorithm, largest_eigenvalue, loss)
+    if step is not None:
+        raise UnstableLearningRate("learning_rate", *step)
 
 
 def mode_response(algorithm: Any, values: np.ndarray) -> np.ndarray:
@@ -194,10 +163,3 @@ class BatchNoise(NamedTuple):
                 "a rate at which it falls",
                 "Take a smaller rate or larger batches, or train for a number of steps.",
             )
-
-
-def check_batch(algorithm: Any, inputs: int) -> None:
-    """Refuse batches that are larger than the data."""
-    size = getattr(algorithm, "batch_size", None)
-    if size is not None and size > inputs:
-        raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")

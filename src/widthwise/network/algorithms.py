@@ -13,14 +13,18 @@ from widthwise.network.layers.base import register_pytree
 from widthwise.network.schedules import Schedule, check_rate
 from widthwise.network.validation import check_flag, check_integer, check_names, check_real
 
+FULL_BATCHES = "Use GradientDescent for full batches."
 _below_one = partial(
-    check_real, expected="a number from 0 up to, and not including, 1", largest=math.nextafter(1.0, 0.0)
+    check_real,
+    expected="a number from 0 up to, and not including, 1",
+    remedy="0.9 is usual; with 0 nothing is remembered.",
+    largest=math.nextafter(1.0, 0.0),
 )
 #: How each setting is checked.
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "time": partial(check_real, expected="a finite non-negative number, or None for convergence"),
     "steps": partial(check_integer, least=0, expected="a non-negative integer, or None for convergence"),
-    "batch_size": partial(check_integer, least=1, expected="a positive integer"),
+    "batch_size": partial(check_integer, least=1, expected="a positive integer", remedy=FULL_BATCHES),
     "epsilon": partial(check_real, expected="a finite non-negative number"),
     "weight_decay": partial(check_real, expected="a finite non-negative number, or None for no decay"),
     "decay_to": lambda name, value: check_names(name, value, DECAY_TO),
@@ -117,7 +121,7 @@ class SGD(_Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size is None:
-            raise InvalidInput("batch_size", "None", "a positive integer", "Use GradientDescent for full batches.")
+            raise InvalidInput("batch_size", "None", "a positive integer", FULL_BATCHES)
 
 
 @dataclass(frozen=True, repr=False)

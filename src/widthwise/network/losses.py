@@ -118,13 +118,15 @@ def check_loss(loss: Any, y: np.ndarray) -> Loss:
     else:
         raise UnknownName.of("loss", loss, NAMED_LOSSES, ", or a function of (z, y) in jax.numpy")
     if found.name in ("logistic", "exponential"):
-        _refuse_rows(np.any(np.abs(y) != 1.0, axis=1), y, f"targets 1 or −1 for loss={found.name!r}")
+        remedy = "Write 2y − 1 for labels 0 and 1."
+        _refuse_rows(np.any(np.abs(y) != 1.0, axis=1), y, f"targets 1 or −1 for loss={found.name!r}", remedy)
     if found.name == "cross_entropy":
         if y.shape[1] < 2:
             got = "one output with loss='cross_entropy'"
             raise InvalidInput("y_train", got, "one output for each class", "Use loss='logistic' with targets ±1.")
         off = np.any(y < 0.0, axis=1) | (np.abs(y.sum(axis=1) - 1.0) > OFF_ONE)
-        _refuse_rows(off, y, "probabilities of the classes, which are not negative and add up to 1")
+        remedy = "np.eye(classes)[labels] makes them from labels 0, 1, …"
+        _refuse_rows(off, y, "probabilities of the classes, which are not negative and add up to 1", remedy)
     return found
 
 
@@ -133,15 +135,15 @@ def require_an_end(algorithm: Any, loss: Loss) -> None:
     if not loss.ends_at_targets:
         raise InvalidInput(
             "algorithm", f"{algorithm!r}, to convergence, with loss={loss.name!r}", "a number of steps, or a time",
-            "This loss does not end at z = y.",
+            "This loss does not end at z = y: its least value is elsewhere, or at infinity.",
         )  # fmt: skip
 
 
-def _refuse_rows(wrong: np.ndarray, y: np.ndarray, expected: str) -> None:
+def _refuse_rows(wrong: np.ndarray, y: np.ndarray, expected: str, remedy: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         values = ", ".join(f"{value:g}" for value in y[row, :8])
-        raise InvalidInput("y_train", f"row {row}: {values}", expected)
+        raise InvalidInput("y_train", f"row {row}: {values}", expected, remedy)
 
 
 def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
@@ -164,25 +166,29 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
         ]
     except Exception as error:
         got = f"{name}, which raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise InvalidInput("loss", got, "a function of z and y, one number for each output, in jax.numpy") from None
+        expected = "a function of z and y, one number for each output, in jax.numpy"
+        raise InvalidInput("loss", got, expected, "For example lambda z, y: jnp.cosh(z - y).") from None
     values = np.asarray(values).reshape(len(y), -1)
     by_row = slopes.T.reshape(len(y), -1, y.shape[1])
     finite = np.isfinite(values), np.isfinite(by_row).all(axis=2)
-    _refuse_at(np.any(~finite[0], axis=1), name, "is not finite", "a loss that is finite")
-    _refuse_at(np.any(~finite[1], axis=1), name, "has no finite derivative", "a differentiable loss")
+    bounded = "Write it so that it stays finite, as jnp.logaddexp does where log(exp) would not."
+    smooth = "Round it off: 'huber' and 'log_cosh' are smooth forms of |z − y|."
+    near = f"within {DISTANCES[-1]:g} of"
+    _refuse_at(np.any(~finite[0], axis=1), f"{name}, which is not finite {near}", "a loss that is finite", bounded)
+    _refuse_at(
+        np.any(~finite[1], axis=1), f"{name}, which has no finite derivative {near}", "a differentiable loss", smooth
+    )
     scale = np.abs(by_row).max(axis=(1, 2))
     kinked = np.abs(sides[0] - sides[1]).max(axis=0) > JUMP * np.minimum(
         scale, np.abs(by_row[:, 1:]).min(axis=(1, 2)) + 1.0
     )
-    _refuse_at(kinked, name, "has a kink", "a differentiable loss")
+    _refuse_at(kinked, f"{name}, which has a kink at", "a differentiable loss", smooth)
     outward = np.einsum("rmi,mi->rm", by_row, moves)
     ends = bool((np.abs(by_row[:, 0]) <= 1e-9 * (1.0 + scale[:, None])).all() and (outward[:, 1:] > 0.0).all())
     at_targets = np.asarray(curvatures)[:: len(moves)]
     return Loss(name, function, ends, float(np.abs(np.linalg.eigvalsh(at_targets)).max()))
 
 
-def _refuse_at(wrong: np.ndarray, name: str, what: str, expected: str) -> None:
+def _refuse_at(wrong: np.ndarray, what: str, expected: str, remedy: str) -> None:
     if wrong.any():
-        raise InvalidInput(
-            "loss", f"{name}, which {what} at or about the targets of row {int(np.argmax(wrong))}", expected
-        )
+        raise InvalidInput("loss", f"{what} the targets of row {int(np.argmax(wrong))}", expected, remedy)

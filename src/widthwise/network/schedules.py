@@ -57,7 +57,14 @@ def schedule(peak: float, steps: int, *, warm_up: int = 0, decay: str = "cosine"
     """
     peak = check_real("peak", peak, "a finite positive number", least=LEAST)
     steps = check_integer("steps", steps, 1, LONGEST_SCHEDULE, f"an integer from 1 to {LONGEST_SCHEDULE}")
-    warm_up = check_integer("warm_up", warm_up, 0, steps, f"an integer from 0 to steps = {steps}")
+    warm_up = check_integer(
+        "warm_up",
+        warm_up,
+        0,
+        steps,
+        f"an integer from 0 to steps = {steps}",
+        "Warm up for fewer steps, or train for more.",
+    )
     end = check_real("end", end, "a share of the peak, from 0 to 1", largest=1.0)
     if not is_one_of(decay, WARM_SHAPES):
         raise UnknownName.of("decay", decay, WARM_SHAPES)
@@ -88,7 +95,8 @@ def check_rate(rate: Any, steps: int | None) -> Any:
             rate = [rate(step) for step in range(steps)]
         except Exception as error:
             got = f"a function that raises {type(error).__name__}"
-            raise InvalidInput("learning_rate", got, "a function of the step 0, 1, …") from None
+            remedy = "For example lambda step: 0.1 * 0.9**step."
+            raise InvalidInput("learning_rate", got, "a function of the step 0, 1, …", remedy) from None
     if isinstance(rate, Schedule):
         rate = rate.rates
     is_list = isinstance(rate, Sequence | np.ndarray) and not isinstance(rate, str | bytes)
@@ -96,14 +104,16 @@ def check_rate(rate: Any, steps: int | None) -> Any:
         return check_real("learning_rate", rate, EXPECTED_RATE, least=LEAST)  # pyright: ignore[reportArgumentType]
     if len(rate) == 0 or any(isinstance(value, str | bytes) or np.iterable(value) for value in rate):
         got = "an empty list" if len(rate) == 0 else f"a list that holds {next(iter(rate))!r}"
-        raise InvalidInput("learning_rate", got, EXPECTED_RATE)
+        raise InvalidInput("learning_rate", got, EXPECTED_RATE, "For example [0.1, 0.1, 0.05].")
     check_integer("steps", len(rate), 0, LONGEST_SCHEDULE, f"at most {LONGEST_SCHEDULE} rates")
     if steps is not None and steps > len(rate):
         got = f"{len(rate)} learning rates for {steps} steps"
         raise InvalidInput("learning_rate", got, "one a step", "Give more of them, or fewer steps.")
-    one = "finite positive numbers"
+    one, remedy = "finite positive numbers", "`schedule` makes rates that rise and fall."
     return Schedule(
-        tuple(check_real(f"learning_rate[{k}]", value, one, least=LEAST) for k, value in enumerate(rate[:steps]))
+        tuple(
+            check_real(f"learning_rate[{k}]", value, one, remedy, least=LEAST) for k, value in enumerate(rate[:steps])
+        )
     )
 
 

@@ -16,7 +16,9 @@ from widthwise.errors import InvalidInput, UnknownName, one_line
 LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
 
 
-def check_integer(name: str, value: Any, least: int, largest: int | None = None, expected: str = "") -> int:
+def check_integer(
+    name: str, value: Any, least: int, largest: int | None = None, expected: str = "", remedy: str = ""
+) -> int:
     """An integer from `least` to `largest`; anything else is refused by name.
 
     >>> check_integer("networks", 5, least=2)
@@ -28,7 +30,7 @@ def check_integer(name: str, value: Any, least: int, largest: int | None = None,
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or number < least or (largest is not None and number > largest):
-        raise InvalidInput(name, repr(value), expected)
+        raise InvalidInput(name, repr(value), expected, remedy)
     return number
 
 

@@ -39,11 +39,32 @@ MEANING = {
     "mean_difference": "mean less that of the first algorithm (theory §8)",
     "cov_difference": "covariance less that of the first algorithm (theory §8)",
     "change1": "coefficient of 1/n in the mean change of the neural tangent kernel by training (theory §8)",
+    "kappa3": "n times the third cumulant over initialisations (theory §8)",
+    "kappa4": "n times the fourth cumulant over initialisations (theory §8)",
+    "from_zero": "trained outputs that start at zero, at infinite width",
+    "train_from_zero": "trained outputs that start at zero, at the training inputs and infinite width",
+    "density": "density over initialisations, to order 1/n (theory §8)",
+    "density_error": "next order in 1/n of the density, as far as these cumulants determine it",
+    "gaussian": "density of a Gaussian of the same mean and variance",
+    "below": "probability of less than z",
+    "quantile": "value below which an output ends with this probability",
+    "quantile_error": "next order in 1/n of the quantile, as far as these cumulants determine it",
+    "skewness": "third cumulant over the standard deviations",
+    "kurtosis": "fourth cumulant over the squared variance: the excess over a Gaussian's",
 } | {
     f"{name}{power}": f"{meaning} {at}"
     for name, meaning in (("bias", "squared bias"), ("variance", "variance"), ("error", "expected squared error"))
     for power, at in (("", "over initialisations"), (0, "at infinite width"), (1, ": coefficient of 1/n"))
 }
+#: What a name means in the Dataset of one kind, where it is something else than in others.
+OF_POSTERIOR = {
+    "mean": "posterior mean of the function",
+    "cov": "posterior covariance of the function, without the noise of observations",
+    "cov_y": "posterior covariance of an observation y*: cov, and the noise on equal outputs and tests",
+}
+for _name in ("mean", "cov"):
+    OF_POSTERIOR[f"{_name}0"] = f"{OF_POSTERIOR[_name]}, at infinite width"
+    OF_POSTERIOR[f"{_name}1"] = f"{OF_POSTERIOR[_name]}: coefficient of 1/n (theory §9)"
 MEANING |= {f"{name}_by_layer": f"{MEANING[name]}, part of one layer" for name in ("kernel0", "initial1", "change1")}
 
 
@@ -60,7 +81,8 @@ def label(
     of_network = {} if net is None else {"network": net.to_json(), "n": net.n}
     attrs = {"widthwise_version": __version__} | of_network | attrs
     if not isinstance(coords, tuple):
-        data = {name: (dims, values, _meaning(name)) for name, (dims, values) in variables.items()}
+        kind = attrs.get("kind", "")
+        data = {name: (dims, values, _meaning(name, kind)) for name, (dims, values) in variables.items()}
         return xr.Dataset(data, coords=coords or {}, attrs=attrs)
     shapes = tuple((name, dims, np.shape(values)) for name, (dims, values) in variables.items())
     made = _empty(coords, shapes).copy(data={name: values for name, (_, values) in variables.items()})
@@ -75,11 +97,12 @@ def _empty(layers: tuple[int, ...], shapes: tuple[tuple[str, tuple[str, ...], tu
     return xr.Dataset(data, coords=layer_coordinate(layers))
 
 
-def _meaning(name: str) -> dict[str, str]:
+def _meaning(name: str, kind: str = "") -> dict[str, str]:
     stem = name.removesuffix("_se")
-    if stem not in MEANING:
+    meaning = (MEANING | OF_POSTERIOR if kind == "posterior" else MEANING).get(stem)
+    if meaning is None:
         return {}
-    return {"long_name": MEANING[stem] if stem == name else "standard error of " + stem}
+    return {"long_name": meaning if stem == name else "standard error of " + stem}
 
 
 @lru_cache(maxsize=32)

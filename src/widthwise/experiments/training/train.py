@@ -12,7 +12,14 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import AccuracyWarning, InvalidInput, NonFiniteWarning, NoRule
+from widthwise.errors import (
+    AccuracyWarning,
+    InvalidInput,
+    NonFiniteWarning,
+    NoRule,
+    UnstableLearningRate,
+    UnstableRateWarning,
+)
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.initialisations import check_initialisation, described
 from widthwise.experiments.tally import JACKKNIFE_BLOCKS, Chunk, Sums
@@ -22,6 +29,7 @@ from widthwise.memory import require_memory
 from widthwise.network import Dropout, Network, simplified
 from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.losses import Loss, check_loss, require_an_end
+from widthwise.network.stability import UnstableStep, check_batch, unstable_step
 from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
 from widthwise.results.labels import TEST_PAIRS, label
 
@@ -145,20 +153,24 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
         found[name] = int(sums[name])
         if found[name]:
             found[f"{name}_networks"] = sums[f"{name}_indices"].tolist()
+    unstable = _past_bound(ensemble)
+    cause = "" if unstable is None else f"{unstable} "
     broken, late = (f"(indices {found.get(f'{name}_networks')})" for name in ("nonfinite", "unconverged"))
     if used < LEAST_NETWORKS:
         _blame_inputs_that_are_too_large(ensemble, networks)
+        wrong = f"with which {found['nonfinite']} networks end with numbers that are not finite {broken}"
+        if unstable is not None:
+            raise UnstableLearningRate("learning_rate", f"{unstable.rate}, {wrong}", unstable.expected, unstable.remedy)
         raise InvalidInput(
             "algorithm",
-            f"{ensemble.algorithm!r}, with which {found['nonfinite']} networks end with numbers that are not finite "
-            f"{broken}",
+            f"{ensemble.algorithm!r}, {wrong}",
             f"at least {LEAST_NETWORKS} networks that stay finite",
             "Take a smaller learning rate (`max_learning_rate` gives the bound at infinite width), or wider networks.",
         )
     if found["nonfinite"]:
         warnings.warn(
             f"train: {found['nonfinite']} of {networks} networks {broken} of seed {ensemble.seed} end with numbers "
-            f"that are not finite and are left out, which biases what is left. One of them again: {again}",
+            f"that are not finite and are left out, which biases what is left. {cause}One of them again: {again}",
             NonFiniteWarning,
             stacklevel=3,
         )
@@ -166,11 +178,22 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
         warnings.warn(
             f"train: {found['unconverged']} of {networks} networks {late} of seed {ensemble.seed} did not come within "
             f"{ensemble.tolerance:g} of their targets in {ensemble.max_steps} steps; they are in the moments as they "
-            f"are. Raise max_steps, or take another learning rate. One of them again: {again}",
+            f"are. {cause or 'Raise max_steps, or take another learning rate. '}One of them again: {again}",
             AccuracyWarning,
             stacklevel=3,
         )
+    if unstable is not None and ensemble.algorithm.steps is not None and not found["nonfinite"]:
+        warnings.warn(f"train: {unstable}", UnstableRateWarning, stacklevel=3)
     return found | {"steps_mean": float(sums["steps"]) / (used + found["nonfinite"])}
+
+
+def _past_bound(ensemble: Ensemble) -> UnstableStep | None:
+    """The first step whose rate is past the bound at infinite width; real networks may survive it."""
+    train = ensemble.y.shape[1]
+    Theta = ensemble.known.Theta[:train, :train]
+    if not np.isfinite(Theta).all():
+        return None
+    return unstable_step(ensemble.algorithm, float(np.linalg.eigvalsh(Theta)[-1]), ensemble.loss)
 
 
 def _blame_inputs_that_are_too_large(ensemble: Ensemble, networks: int) -> None:
@@ -219,9 +242,7 @@ def _check_algorithm(algorithm: Any, inputs: int, loss: Loss) -> TrainingAlgorit
     if not isinstance(algorithm, TrainingAlgorithm):
         names = "GradientFlow(), GradientDescent(learning_rate), NewtonStep(), SGD, Momentum or Adam"
         raise InvalidInput("algorithm", repr(algorithm), names)
-    size = getattr(algorithm, "batch_size", None)
-    if size is not None and size > inputs:
-        raise InvalidInput("algorithm", f"batch_size={size}", f"at most {inputs}, the number of training inputs")
+    check_batch(algorithm, inputs)
     steps = getattr(algorithm, "steps", None)
     if steps is not None:
         _check_steps("steps", steps)
@@ -229,5 +250,5 @@ def _check_algorithm(algorithm: Any, inputs: int, loss: Loss) -> TrainingAlgorit
         require_an_end(algorithm, loss)
         if getattr(algorithm, "weight_decay", None) is not None:
             got, expected = f"{algorithm!r}, which does not fit the targets", "a number of steps, or a time"
-            raise InvalidInput("algorithm", got, expected)
+            raise InvalidInput("algorithm", got, expected, "Under squared loss `predict` gives its end.")
     return algorithm

@@ -27,9 +27,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnstableLearningRate
+from widthwise.errors import InvalidInput
 from widthwise.inference.function_space import GAMMA, MOST_PATH_STEPS, Problem, root, rosenbrock
-from widthwise.inference.linear_training import check_rates
 from widthwise.inference.trained.cumulants import Cumulants, Factor, Monomial, average
 from widthwise.inference.trained.einsum import Operand
 from widthwise.inference.trained.trained_moments import OutputMoments
@@ -37,6 +36,7 @@ from widthwise.memory import require_memory
 from widthwise.network import GradientFlow, Momentum
 from widthwise.network.losses import SQUARED
 from widthwise.network.schedules import rate_at
+from widthwise.network.stability import unstable_step
 
 #: Blocks of draws: their scatter gives standard errors.
 PATH_BLOCKS = 16
@@ -95,11 +95,7 @@ def path_corrections(
 
 def _is_stable(problem: Problem) -> bool:
     """Whether every path ends."""
-    try:
-        check_rates(problem.algorithm, float(np.linalg.eigvalsh(problem.Theta)[-1]), problem.loss)
-    except UnstableLearningRate:
-        return False
-    return True
+    return unstable_step(problem.algorithm, float(np.linalg.eigvalsh(problem.Theta)[-1]), problem.loss) is None
 
 
 def _converged_paths(problem: Problem, start: np.ndarray) -> Paths:
