@@ -166,7 +166,7 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     ),
     "linearise": (
         lambda: lambda X, parameters, **own: ww.linearise(**own)(X, parameters),
-        lambda: {"model": torch_model(), "order": 2, "X": X, "parameters": None},
+        lambda: {"model": torch_model(), "order": 2, "dtype": "float64", "X": X, "parameters": None},
     ),
     "predict_model": (
         lambda: ww.predict_model,
@@ -307,7 +307,7 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     ),
     "readers.ntk_operator": (
         lambda: lambda v, **own: ww.readers.ntk_operator(**own).product(v),
-        lambda: {"model": torch_model(), "X": X, "net": None, "v": [[1.0, 0.5]]},
+        lambda: {"model": torch_model(), "X": X, "net": None, "dtype": "float64", "v": [[1.0, 0.5]]},
     ),
     "readers.model_differentials": (
         lambda: ww.readers.model_differentials, lambda: {"model": torch_model(), "X": X, "net": None, "order": 3}
@@ -317,7 +317,10 @@ CALLS: dict[str, tuple[Callable[[], Callable], Callable[[], dict[str, Any]]]] = 
     "readers.stax_kernels": (lambda: ww.readers.stax_kernels, lambda: {"net": NET, "X": X, "X2": None}),
     "FiniteWidthRegressor": (
         lambda: fitted("FiniteWidthRegressor"),
-        lambda: {**ESTIMATOR, "activation": "tanh", "width": 8, "time": 1.0, "order": 0, "max_points": 2},
+        lambda: {
+            **ESTIMATOR, "activation": "tanh", "width": 8, "time": 1.0, "order": 0, "kernel": "mean", "max_points": 2,
+            "evidence_points": 3,
+        },
     ),
     "NNGPRegressor": (lambda: fitted("NNGPRegressor"), lambda: OF_NETWORK),
     "NTKClassifier": (lambda: fitted("NTKClassifier"), lambda: OF_NETWORK),

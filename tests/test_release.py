@@ -13,6 +13,7 @@ import yaml
 
 import widthwise as ww
 from widthwise.cli import doctor
+from widthwise.cli.doctor import CheckResult
 from widthwise.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -92,6 +93,28 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(monkeypatch, capsys):
     assert rows["extra torch"] == "extra torch,note,without no_such_torch,pip install 'widthwise[torch]' if wanted"
     assert rows["threads"].startswith("threads,wrong,OMP_NUM_THREADS='many'")
     assert rows["files"].startswith("files,wrong,ZeroDivisionError: division by zero,Report this")
+
+
+def test_the_doctor_says_in_80_columns_what_to_do_and_only_where_something_is(monkeypatch, capsys):
+    def programs():
+        yield CheckResult("compiled programs", "kept in /" + 20 * "folder/", "")
+
+    def threads():
+        yield CheckResult("threads", "1 of 2 processors", "words " * 12)
+
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.python, programs))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "what to do" not in out
+    assert out.count("compiled programs") == 1
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.python, programs, threads))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    found, to_do = out.split("what to do")
+    assert found.count("python") == out.count("python") == 1  # nothing is to be done about it
+    assert re.search(r"^ *threads +note   words", to_do, flags=re.M)
+    assert "folder/folder" in found.replace(" ", "").replace("\n", "")
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.full

@@ -176,7 +176,7 @@ def test_what_cannot_be_used_is_refused():
         ww.special.relu_path_moments(ww.MLP([2, 3, 1], "relu"), kurtosis=0.5)
     with pytest.raises(InvalidInput, match="direction: got 2"):
         ww.special.relu_path_moments(ww.MLP([2, 3, 1], "relu"), 2)
-    with pytest.raises(InvalidInput, match="kernel: got shape"):
+    with pytest.raises(InvalidInput, match="kernel: got an array of shape"):
         ww.special.largest_eigenvalue_bounds([[1.0, 2.0], [0.0, 1.0]])
     with pytest.raises(InvalidInput, match="positive numbers"):
         ww.special.chernoff_bound(1.0, 0.0, 3, 0.1)

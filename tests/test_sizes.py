@@ -84,3 +84,11 @@ def test_points_on_the_command_line_are_asked_for_first(capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "a data set of 1000000000 points, which needs" in error
+
+
+def test_an_axis_on_the_command_line_is_asked_for_with_what_is_made_on_the_way(monkeypatch, capsys):
+    monkeypatch.setattr("widthwise.memory.available_bytes", lambda: 2**30)
+    assert main(["phase", "tanh", "--C_W", "1:2:100000000"]) == 2  # 0.75 GiB, three times over
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "100000000 values of --C_W, which needs 3.0 GiB; expected at most 1.0 GiB" in error

@@ -1,5 +1,6 @@
 """Arrays, numbers and functions that come in as people have them: taken as meant, or refused in one line."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,21 +9,96 @@ import torch
 import widthwise as ww
 
 X = np.array([[1.0, 0.5], [0.3, -1.0]])
-NET = ww.MLP([2, 8, 8, 1], "relu", C_W=2.0)
+Y = [0.5, 0.7]
+NET, SMOOTH = ww.MLP([2, 8, 8, 1], "relu", C_W=2.0), ww.MLP([2, 8, 8, 1], "tanh", C_b=0.1, C_W=1.2)
 
 
-def test_a_masked_array_is_refused():
+#: Functions of inputs on their several ways in.
+WAYS_IN = {
+    "theory": lambda X: ww.theory(NET, X)["K"],
+    "an estimator": lambda X: ww.NTKRegressor().fit(X, Y).predict(np.ones((1, 2))),
+    "model_ntk": lambda X: ww.model_ntk(torch.nn.Linear(2, 1), X)["Theta"],
+    "model_kernels": lambda X: ww.readers.model_kernels(torch.nn.Linear(2, 1), X)["K"],
+    "audit": lambda X: ww.audit(torch.nn.Linear(2, 1), X, draws=0).tensors[0].fan_in,
+}
+TENSOR = torch.tensor(X, requires_grad=True)
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_masked_array_is_refused(way):
     masked = np.ma.masked_array(X, mask=[[0, 0], [1, 0]])
-    with pytest.raises(ww.WidthwiseError, match="X: got a masked array; expected .*without a mask"):
-        ww.theory(NET, masked)
+    with pytest.raises(ww.WidthwiseError, match="X|batch: got a masked array; expected .*without a mask"):
+        WAYS_IN[way](masked)
 
 
-@pytest.mark.parametrize("given", [torch.tensor(X, requires_grad=True), list(torch.tensor(X, requires_grad=True))])
-def test_tensors_of_torch_are_detached(given):
-    assert np.array_equal(ww.theory(NET, given)["K"], ww.theory(NET, X)["K"])
+def test_a_mask_in_a_list_or_a_number_is_refused():
+    masked = np.ma.masked_array(X, mask=[[0, 0], [1, 0]])
+    with pytest.raises(ww.WidthwiseError, match="X: got a masked array"):
+        ww.theory(NET, list(masked))
+    with pytest.raises(ww.WidthwiseError, match="C_W: got .*masked"):
+        ww.MLP([2, 8, 1], "tanh", C_W=list(np.ma.masked_array([1.0, 2.0], mask=[0, 1])))
 
 
-@pytest.mark.parametrize("widths", [{2, 8, 1}, {2: 1, 8: 1, 1: 1}, b"281", bytearray(b"281"), "281"])
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_tensors_of_torch_are_detached(way):
+    assert np.array_equal(WAYS_IN[way](TENSOR), WAYS_IN[way](X))
+
+
+@pytest.mark.parametrize("given", [list(TENSOR), TENSOR.bfloat16().double(), TENSOR.bfloat16()])
+def test_tensors_in_lists_and_of_half_precision_are_taken(given):
+    expected = X if isinstance(given, list) else TENSOR.detach().bfloat16().double().numpy()
+    assert np.array_equal(ww.theory(NET, given)["K"], ww.theory(NET, expected)["K"])
+
+
+def test_numbers_that_are_tensors_are_detached():
+    rate = torch.tensor(0.5, requires_grad=True)
+    assert ww.MLP([2, 8, 1], "tanh", C_W=[rate, rate]) == ww.MLP([2, 8, 1], "tanh", C_W=rate)
+    assert ww.GradientDescent(rate) == ww.GradientDescent(0.5)
+
+
+@pytest.mark.parametrize("given", [torch.empty(2, 2, device="meta"), torch.tensor(X).to_sparse()])
+def test_tensors_without_numbers_are_refused(given):
+    with pytest.raises(ww.WidthwiseError, match="X: got Tensor; expected an array of numbers"):
+        ww.theory(NET, given)
+
+
+def test_a_call_within_a_transform_of_jax_is_refused_with_the_reason():
+    with pytest.raises(ww.WidthwiseError, match=r"X: got \w+Tracer; .*Call it outside of jax.jit"):
+        jax.jit(lambda X: ww.theory(NET, X))(X)
+
+
+@pytest.mark.parametrize("scale", [1e80, 1e154])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda y: ww.predict(SMOOTH, X, y, [[0.2, 0.1]], order=1),
+        lambda y: ww.posterior(SMOOTH, X, y, [[0.2, 0.1]], order=1),
+        lambda y: ww.trained_density(SMOOTH, X, y, [0.2, 0.1]),
+        lambda y: ww.expected_error(SMOOTH, X, Y, [[0.2, 0.1]], y[:1], order=1),
+        lambda y: ww.NTKRegressor().fit(X, y),
+    ],
+    ids=["predict", "posterior", "trained_density", "expected_error", "NTKRegressor"],
+)
+def test_targets_whose_powers_overflow_are_refused(call, scale):
+    with pytest.raises(ww.WidthwiseError, match=r"^y\w*: got numbers up to \S+; expected at most 1e\+30"):
+        call(scale * np.array(Y))
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-40, 1e-60])
+def test_kernels_of_kinked_activations_that_cannot_be_divided_by_are_refused(size):
+    """Means of order 1/n were NaN from 1e-40 on, without a word."""
+    net = ww.MLP([2, 8, 8, 8, 1], "relu", C_W=2.0, lambda_b=0.0)
+    if size < 1e-37:
+        with pytest.raises(ww.WidthwiseError, match=r"X: got input \d, whose kernel K is .*at least 1e-75"):
+            ww.theory(net, size * X, order=1)
+    else:
+        here, there = ww.theory(net, size * X, order=1)["H1"], ww.theory(net, X, order=1)["H1"]
+        np.testing.assert_allclose(here / size**2, there, rtol=1e-9, atol=1e-9 * np.abs(there).max())
+
+
+@pytest.mark.parametrize(
+    "widths", [{2, 8, 1}, {2: 1, 8: 1, 1: 1}, b"281", bytearray(b"281"), memoryview(b"281"), "281"]
+)
 def test_widths_without_an_order_are_refused(widths):
     with pytest.raises(ww.WidthwiseError, match="widths: got .*; expected at least two positive integers"):
         ww.MLP(widths, "tanh")
@@ -51,6 +127,22 @@ def test_a_kernel_that_is_asymmetric_by_rounding_is_accepted():
     assert ww.special.largest_eigenvalue_bounds(K).row == 1.0
     with pytest.raises(ww.WidthwiseError, match=r"\|K − Kᵀ\| up to 0.1; expected a symmetric matrix"):
         ww.special.largest_eigenvalue_bounds([[1.0, 0.1], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("K", "words"),
+    [
+        ([[1.0, 0.4], [0.5, 1.0]], r"\|K − Kᵀ\| up to 0.1"),
+        ([[1.0, 3.0], [3.0, 1.0]], "a covariance of 3 between variances 1 and 1"),
+        ([[-1.0, 0.0], [0.0, 1.0]], "a variance of -1"),
+        (np.eye(3) - 0.6 * (1 - np.eye(3)), "eigenvalues from -0.2 to 1.6"),
+    ],
+    ids=["asymmetric", "correlated beyond 1", "negative", "indefinite"],
+)
+def test_a_matrix_of_no_gaussian_is_refused(K, words):
+    """Four-point expectations of such were NaN, or those of another matrix."""
+    with pytest.raises(ww.WidthwiseError, match=rf"K: got .*{words}.*; expected a .*matrix of covariances"):
+        ww.gaussian.four_point("tanh", np.array(K))
 
 
 @pytest.mark.parametrize("order", [0, 1])

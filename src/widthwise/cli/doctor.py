@@ -56,7 +56,7 @@ def doctor(output: OutputOptions) -> int:
     wrong = sum(finding.wrong for finding in found)
     rows = [(finding.check, finding.verdict, finding.found, finding.remedy) for finding in found]
     closing = f"{wrong} of {len(found)} checks found something wrong." if wrong else "Nothing is wrong."
-    emit(Records(("check", "verdict", "found", "what to do"), rows, (closing,)), output)
+    emit(Records(("check", "verdict", "found", "what to do"), rows, (closing,), keys=2), output)
     return int(wrong > 0)
 
 

@@ -241,5 +241,6 @@ def axis(name: str, text: str) -> Any:
         first, last, count = float(pieces[0]), float(pieces[1]), int(pieces[2])
     except (ValueError, IndexError):
         raise InvalidInput(name, repr(text), "FIRST:LAST:COUNT, or numbers separated by commas") from None
-    require_memory(8 * count, f"{count} values of {name}", "Take fewer.")
+    # numpy makes them in three steps, and checks a copy
+    require_memory(32 * count, f"{count} values of {name}", lambda limit: f"What would fit: {limit // 32} values.")
     return np.linspace(first, last, max(count, 0))

@@ -41,7 +41,8 @@ _GAP = 3
 class Records:
     """A result that is a list of rows, with remarks to print below a table, or with a table of its own as text.
 
-    The first `keys` columns say what a row is about: a table wider than a terminal is printed in parts, each with them.
+    The first `keys` columns say what a row is about: a table wider than a terminal is printed in parts, each with them
+    and with the rows that have something to say there.
     """
 
     columns: tuple[str, ...]
@@ -231,12 +232,16 @@ def parts_that_fit(records: Records) -> list[Records]:
     filled = [i for i in range(len(widths)) if i < records.keys or any(row[i] for row in shown)]
     fitting = columns_that_fit([widths[i] for i in filled], records.keys, TERMINAL + _GAP - 1)
     parts = [[filled[i] for i in part] for part in fitting]
-    left = TERMINAL + _GAP - sum(widths[: records.keys])
+    room = max(TERMINAL - 1 - sum(widths[: records.keys]), 20)
     last = len(parts) - 1
     return [
         Records(
             tuple(records.columns[i] for i in part),
-            [tuple(_folded_words(row[i], left) for i in part) for row in records.rows],
+            [
+                tuple(_folded_words(row[i], room) for i in part)
+                for row in records.rows
+                if any(row[i] != "" for i in part[records.keys :])
+            ],
             records.remarks if number == last else (),
             keys=records.keys,
         )
@@ -245,7 +250,7 @@ def parts_that_fit(records: Records) -> list[Records]:
 
 
 def _folded_words(cell: Any, width: int) -> Any:
-    return fill(cell, max(width - _GAP, 20)) if isinstance(cell, str) and len(cell) > width else cell
+    return fill(cell, width) if isinstance(cell, str) and len(cell) > width else cell
 
 
 def _one_table(records: Records) -> str:
@@ -254,15 +259,14 @@ def _one_table(records: Records) -> str:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in records.columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in records.rows[:MOST_ROWS]:
-        table.add_row(*map(_shown, row))
-    # a pipe has no width: nothing may be cut there
-    to_terminal = sys.stdout.isatty()
+    shown = [tuple(map(_shown, row)) for row in records.rows[:MOST_ROWS]]
+    for name, *cells in zip(records.columns, *shown, strict=True):
+        table.add_column(name, justify="left" if any("\n" in cell for cell in cells) else "right", no_wrap=True)
+    for row in shown:
+        table.add_row(*row)
     # brackets and colons are text: 'widthwise[plots]' would lose what is in brackets
-    how = {"force_terminal": to_terminal, "markup": False, "emoji": False}
-    console = Console(file=io.StringIO(), width=None if to_terminal else 100_000, **how)
+    how = {"force_terminal": sys.stdout.isatty(), "markup": False, "emoji": False}
+    console = Console(file=io.StringIO(), width=100_000, **how)  # a narrow terminal folds lines, and cuts nothing
     console.print(table)
     text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n") + "\n"  # pyright: ignore
     more = len(records.rows) - MOST_ROWS

@@ -286,6 +286,11 @@ def expansion(name: str, dims: tuple[str, ...], coefficients: Sequence[Any], n: 
     >>> expansion("error", (), [2.0, 6.0], 3)
     {'error0': ((), 2.0), 'error1': ((), 6.0), 'error': ((), 4.0)}
     """
+    if not all(np.isfinite(value).all() for value in coefficients):
+        raise InvalidInput(
+            "X_train, y_train", f"numbers at which {name} overflows", "kernels that are not tiny beside the targets",
+            "Rescale the inputs or the targets.",
+        )  # fmt: skip
     powers = {f"{name}{power}": (dims, value) for power, value in enumerate(coefficients)}
     return powers | {name: (dims, sum(value / n**power for power, value in enumerate(coefficients)))}
 

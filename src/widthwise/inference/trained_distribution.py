@@ -65,7 +65,7 @@ def trained_density(
         raise InvalidInput("probabilities", repr(probabilities), "numbers between 0 and 1")
     p = predict(net, X_train, y_train, x[None], algorithm, order=1, cumulants=4)
     mean, variance = float(p["mean"][output, 0]), float(p["cov"][output, 0, output, 0])
-    if not variance > 1e-12 * (1.0 + mean**2):
+    if not variance > 1e-12 * (1.0 + mean * mean):
         got = f"an input at which the variance is {variance:.3g}"
         raise InvalidInput(
             "x_test", got, "one at which trained outputs scatter", "Take another input, or a wider network."

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+import jax
 import numpy as np
 
 from widthwise.errors import InvalidInput, UnknownName, one_line
 
 #: Bounds of a positive number, of a finite one, and of one below 1.
 LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
+#: Targets whose fourth powers, which the cumulants of trained outputs hold, leave room for kernels of any size.
+LARGEST_TARGET = 1e30
 
 
 def check_integer(
@@ -88,7 +91,7 @@ def check_real(
     0.001
     """
     try:
-        number = float(value)
+        number = float(plain_values(value, name))
     except (TypeError, ValueError):
         number = math.nan
     if not least <= number <= largest:
@@ -101,7 +104,7 @@ def check_widths(widths: Any, least: int = 2) -> tuple[int, ...]:
     expected = "at least two positive integers: input dimension, hidden widths, outputs"
     expected = expected if least == 2 else "a list of positive integers"
     try:
-        if isinstance(widths, str | bytes | bytearray | Set | Mapping):  # without an order, or no numbers
+        if isinstance(widths, str | bytes | bytearray | memoryview | Set | Mapping):  # without an order, or no numbers
             raise TypeError
         values = list(widths)
     except TypeError:
@@ -131,7 +134,7 @@ def check_per_layer(name: str, value: Any, depth: int) -> tuple[float, ...]:
         values = (
             [value] * depth if not hasattr(value, "__len__") or getattr(value, "shape", None) == () else list(value)
         )
-        numbers = [float(v) for v in values]
+        numbers = [float(v) for v in plain_values(values, name)]
     except (TypeError, ValueError):
         raise InvalidInput(name, repr(value), expected) from None
     if len(numbers) != depth:
@@ -194,7 +197,38 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
         raise InvalidInput(
             name, f"shape {given}", f"shape {shape}: one row per {kind} input, one column per network output"
         )
-    return array
+    return check_size_of_targets(array, name)
+
+
+def check_size_of_targets(y: np.ndarray, name: str) -> np.ndarray:
+    """Targets whose powers can be represented; larger ones are refused."""
+    largest = np.abs(y).max(initial=0.0)
+    if largest > LARGEST_TARGET:
+        raise InvalidInput(name, f"numbers up to {largest:.3g}", f"at most {LARGEST_TARGET:g}", "Scale the targets.")
+    return y
+
+
+def check_covariances(values: Any, name: str) -> np.ndarray:
+    """A symmetric matrix in which no covariance is beyond what its variances allow; asymmetric by rounding will do.
+
+    >>> check_covariances([[1.0, 0.5], [0.5, 1.0]], "K").shape
+    (2, 2)
+    """
+    K, expected = real_array(values, name), "a symmetric matrix of covariances (inputs, inputs)"
+    if K.ndim != 2 or not K.size or K.shape[0] != K.shape[1]:
+        raise InvalidInput(name, f"an array of shape {K.shape}", expected)
+    largest, apart, variances = np.abs(K).max(), np.abs(K - K.T).max(), np.diag(K)
+    # entries that are zero but for rounding need not agree in any digit
+    if apart > 1e-8 * largest:
+        raise InvalidInput(name, f"an array of shape {K.shape} with |K − Kᵀ| up to {apart:.3g}", expected)
+    if (variances < 0.0).any():
+        raise InvalidInput(name, f"a variance of {variances.min():.3g}", f"{expected}, none negative on the diagonal")
+    size = np.sqrt(variances)
+    a, b = np.unravel_index(np.argmax(np.abs(K) - np.outer(size, size)), K.shape)
+    if abs(K[a, b]) - size[a] * size[b] > 1e-8 * largest:
+        got = f"a covariance of {K[a, b]:.3g} between variances {K[a, a]:.3g} and {K[b, b]:.3g}"
+        raise InvalidInput(name, got, f"{expected}, positive semidefinite")
+    return K
 
 
 def check_function(function: Any, points: np.ndarray, name: str = "function") -> np.ndarray:
@@ -217,24 +251,42 @@ def check_function(function: Any, points: np.ndarray, name: str = "function") ->
     return values
 
 
-def _detached(values: Any) -> Any:
-    """Tensors of torch, alone or in lists, without their gradients and on the host."""
-    if isinstance(values, list | tuple):
-        return [_detached(value) for value in values] if any(hasattr(value, "detach") for value in values) else values
-    return values.detach().cpu() if hasattr(values, "detach") else values
+def refuse_mask(values: Any, name: str) -> None:
+    """Refuse a masked array, alone or among arguments of a model: numpy would take it without its mask."""
+    parts = values.values() if isinstance(values, Mapping) else values if isinstance(values, tuple) else (values,)
+    if any(map(np.ma.isMaskedArray, parts)):
+        remedy = f"Drop or impute what is masked, or pass {name}.data if the mask does not matter."
+        raise InvalidInput(name, "a masked array", "an array of numbers without a mask", remedy)
+
+
+def plain_values(values: Any, name: str, levels: int = 3) -> Any:
+    """Tensors of torch without their gradients and on the host, alone or in lists of so many levels; all else as it is.
+
+    Masked arrays are refused.
+    """
+    if isinstance(values, list | tuple) and levels:
+        special = any(
+            hasattr(value, "detach") or isinstance(value, list | tuple | np.ma.MaskedArray) for value in values
+        )
+        return [plain_values(value, name, levels - 1) for value in values] if special else values
+    refuse_mask(values, name)
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return tensor.double() if str(tensor.dtype) == "torch.bfloat16" else tensor  # which numpy does not know
 
 
 def real_array(values: object, name: str) -> np.ndarray:
     """A finite float64 array, or an error that says which entry is not."""
-    if np.ma.isMaskedArray(values):
-        remedy = f"Drop or impute what is masked, or pass {name}.data if the mask does not matter."
-        raise InvalidInput(name, "a masked array", "an array of numbers without a mask", remedy)
     try:
-        array = np.asarray(_detached(values))
+        array = np.asarray(plain_values(values, name))
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
-    except TypeError as error:
-        raise InvalidInput(name, type(values).__name__, "an array of numbers") from error
+    except (TypeError, NotImplementedError) as error:
+        remedy = "Call it outside of jax.jit, jax.grad and jax.vmap." if isinstance(values, jax.core.Tracer) else ""  # pyright: ignore[reportAttributeAccessIssue]
+        raise InvalidInput(name, type(values).__name__, "an array of numbers", remedy) from error
     if np.iscomplexobj(array):
         raise InvalidInput(
             name, f"complex numbers ({array.dtype})", "real numbers", f"Pass {name}.real if that is meant."

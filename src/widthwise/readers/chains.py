@@ -38,6 +38,7 @@ from widthwise.network import (
 from widthwise.network.layers.base import Misfit, Signal
 from widthwise.network.mlp import check_activations
 from widthwise.network.skips_and_norms import BATCH_NORM
+from widthwise.network.validation import plain_values
 from widthwise.readers.read_steps import (
     ReadActivation,
     ReadDense,
@@ -217,6 +218,7 @@ class LayerChain:
 
     def images(self, X: Any) -> Any:
         """Inputs of the model as the network takes them, channels last."""
+        X = plain_values(X, "X")
         return np.moveaxis(np.asarray(X), 1, -1) if self.channels_first and np.ndim(X) > 2 else X
 
     @cached_property

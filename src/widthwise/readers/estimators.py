@@ -19,7 +19,7 @@ from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_layers, require_memory
 from widthwise.network import MLP, GradientFlow, Network, check_integer, check_network, check_seed, real_array
-from widthwise.network.validation import is_one_of
+from widthwise.network.validation import check_size_of_targets, is_one_of, plain_values
 from widthwise.readers.kernel_solvers import Kernel, choose_by_evidence, in_blocks, make_solver
 
 need("sklearn", "readers", "this estimator")
@@ -73,6 +73,7 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Data as scikit-learn checks them; inputs of a `net` of the user's own may have positions."""
     net = getattr(estimator, "net", None)
     positions = net is not None and check_network(net).positions != 0
+    X, *y = (plain_values(values, name) for values, name in zip((X, *y), "Xy", strict=False))
     checked = validate_data(estimator, X, *y, dtype=np.float64, allow_nd=positions, **options)
     if net is not None:
         net.check_inputs(checked[0] if y else checked)
@@ -142,7 +143,7 @@ class StandardisedRegressor(RegressorMixin, BaseEstimator):
     def _targets(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         X, y = validated(self, X, y, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
-        y = real_array(y, "y").reshape(len(X), -1)
+        y = check_size_of_targets(real_array(y, "y"), "y").reshape(len(X), -1)
         self.y_mean_, spread = y.mean(axis=0), y.std(axis=0)
         self.y_scale_ = np.where(spread > 0, spread, 1.0)
         return X, (y - self.y_mean_) / self.y_scale_

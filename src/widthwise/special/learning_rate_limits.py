@@ -19,7 +19,7 @@ from scipy.special import lambertw
 from widthwise.errors import InvalidInput
 from widthwise.memory import require_memory
 from widthwise.network import check_integer, real_array
-from widthwise.network.validation import BELOW_ONE, check_real
+from widthwise.network.validation import BELOW_ONE, check_covariances, check_real
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,7 @@ def largest_eigenvalue_bounds(kernel: ArrayLike) -> EigenvalueBounds:
     >>> largest_eigenvalue_bounds([[2.0, 1.0], [1.0, 2.0]])
     EigenvalueBounds(row=3.0, frobenius=3.1622776601683795, trace=4.0, mean_row=3.0)
     """
-    K = real_array(kernel, "kernel")
-    if K.ndim != 2 or K.shape[0] != K.shape[1]:
-        raise InvalidInput("kernel", f"shape {K.shape}", "a symmetric matrix (inputs, inputs)")
-    apart = np.abs(K - K.T).max(initial=0.0)
-    if apart > 1e-8 * np.abs(K).max(initial=0.0):  # entries that are zero but for rounding need not agree in any digit
-        raise InvalidInput(
-            "kernel", f"shape {K.shape} with |K − Kᵀ| up to {apart:.3g}", "a symmetric matrix (inputs, inputs)"
-        )
+    K = check_covariances(kernel, "kernel")
     return EigenvalueBounds(
         float(np.abs(K).sum(axis=1).max()), float(np.linalg.norm(K)), float(np.trace(K)), float(K.sum()) / len(K)
     )

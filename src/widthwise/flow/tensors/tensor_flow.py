@@ -228,8 +228,8 @@ def finite_flow(
 
 #: Kernels whose fourth powers are representable, as the largest tensors are.
 LARGEST_FOR_TENSORS = 1e75
-#: Kernels of kinked activations whose squares can be divided by, as means of order 1/n are.
-SMALLEST_FOR_MEANS = 1e-150
+#: Kernels of kinked activations whose fourth powers can be divided by, as means of order 1/n are.
+SMALLEST_FOR_MEANS = 1e-75
 #: An activation that is no power is resolved to 1e-8 here; at 1e36 to 1e-5, in half a minute for two inputs.
 LARGEST_INTEGRATED = 1e24
 
@@ -250,7 +250,8 @@ def check_tensors_representable(net: Network, K: np.ndarray, Theta: np.ndarray) 
 def check_kernels_at_kinks(net: Network, variances: np.ndarray, carried: tuple[str, ...]) -> None:
     """Refuse kernels by which derivatives of a kinked activation, taken by parts, cannot be divided.
 
-    Those of second order, V among them, are divided by K, and those of the means by K². `variances` (layers, inputs).
+    Those of second order, V among them, are divided by K, and those of the means by products of four.
+    `variances` (layers, inputs).
     """
     least = SMALLEST_FOR_MEANS if any(name in MEANS for name in carried) else np.finfo(float).tiny
     for layer, (sigma, size) in enumerate(zip(net.activations, variances, strict=False), 1):

@@ -18,7 +18,7 @@ from widthwise.gaussian.four_points.orthants import orthant_route
 from widthwise.gaussian.four_points.planes import PlaneSeries
 from widthwise.gaussian.four_points.sampling import grid_route, sample_route
 from widthwise.gaussian.quadrature import check_tails, trapezoidal
-from widthwise.network.validation import LEAST, check_integer, check_real, is_one_of, real_array
+from widthwise.network.validation import LEAST, check_covariances, check_integer, check_real, is_one_of
 
 #: Relative errors of the orthant route, and of inputs that are all but parallel in it.
 _ORTHANT_ERROR, _ORTHANT_ERROR_CLOSE, _CLOSE = 1e-9, 1e-8, 1e-5
@@ -158,10 +158,11 @@ def plane_route(
 
 
 def _checked_kernel(K: np.ndarray) -> np.ndarray:
-    array = real_array(K, "K")
-    if array.ndim != 2 or not array.size or len(array) != array.shape[1] or (np.diag(array) < 0.0).any():
-        expected = "a matrix (inputs, inputs) of covariances, which are not negative on the diagonal"
-        raise InvalidInput("K", f"an array of shape {array.shape}", expected)
+    array = check_covariances(K, "K")
+    eigenvalues = np.linalg.eigvalsh(array)
+    if eigenvalues[0] < -1e-8 * eigenvalues[-1]:
+        got = f"a matrix with eigenvalues from {eigenvalues[0]:.3g} to {eigenvalues[-1]:.3g}"
+        raise InvalidInput("K", got, "a matrix of covariances (inputs, inputs), positive semidefinite")
     return array
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_integer, check_seed
+from widthwise.network.validation import refuse_mask
 from widthwise.readers.audit.jax_signals import layer_sizes
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
 from widthwise.readers.audit.observations import (
@@ -199,6 +200,7 @@ def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 
     """
     most = f"an integer from 0 to {MOST_DRAWS}"
     draws, seed = check_integer("draws", draws, 0, MOST_DRAWS, most), check_seed(seed)
+    refuse_mask(batch, "batch")
     kinds = package_names(model)
     if "torch" in kinds:
         return _audit_torch(unwrapped(model), batch, optimizer, draws, seed)

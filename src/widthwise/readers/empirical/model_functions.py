@@ -22,6 +22,7 @@ import numpy as np
 
 from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
+from widthwise.network.validation import refuse_mask
 
 #: Named tensors of a model: of torch or of jax.
 NamedTensors = dict[str, Any]
@@ -298,6 +299,7 @@ def check_parameters(parameters: Mapping[str, Any], finite: Callable[[Any], bool
 
 def read_arguments(X: Any, name: str, convert: Callable[[Any], Any]) -> CallArguments:
     """What a model is called with: one array, a tuple of positional ones or a dict of named ones, one row an input."""
+    refuse_mask(X, name)
     try:
         positional = tuple(map(convert, X)) if isinstance(X, tuple) else () if isinstance(X, Mapping) else (convert(X),)
         named = {key: convert(value) for key, value in X.items()} if isinstance(X, Mapping) else {}

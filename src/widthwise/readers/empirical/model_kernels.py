@@ -82,7 +82,7 @@ def theory_beside(
     if reading.chain.head:
         return None, {}, {NO_THEORY: f"the model ends in {reading.chain.head}, and theory is that of its logits"}
     found = net if net is not None else reading.net
-    images = np.asarray(X) if np.ndim(X) <= 2 else np.asarray(reading.chain.images(X))
+    images = np.asarray(reading.chain.images(X))
     if images.ndim > 2:
         work = largest_entries(network_sites(found, found.check_inputs(images))) * len(images) ** 2 * len(found.steps)
         if work > MOST_WORK:

@@ -16,6 +16,7 @@ from widthwise.errors import InvalidInput, WidthwiseError, one_line
 from widthwise.extras import need
 from widthwise.memory import require_memory
 from widthwise.network import check_integer
+from widthwise.network.validation import refuse_mask
 from widthwise.progress import DelayedProgress
 from widthwise.readers.empirical.model_functions import first_output
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
@@ -171,6 +172,7 @@ def _checked_steps(steps: Any) -> list[int]:
 
 def _checked_batch(torch: Any, name: str, values: Any) -> Any:
     """A tensor with a row an input, of finite numbers."""
+    refuse_mask(values, name)
     try:
         tensor = values.detach() if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except Exception as error:  # of numpy or torch, each with kinds of its own
