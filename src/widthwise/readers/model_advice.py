@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from textwrap import fill
 from typing import Any, overload
 
@@ -24,15 +24,18 @@ from widthwise.extras import need
 from widthwise.inference.transfer_error import ProxyWidth, proxy_width
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.network.validation import check_real
+from widthwise.progress import DelayedProgress
 from widthwise.readers.audit.audit import MOST_DRAWS, Audit, audit, plain_numbers
-from widthwise.readers.empirical.model_functions import count_inputs, function_of, package_names
+from widthwise.readers.empirical.model_functions import CallArguments, function_of, package_names
 from widthwise.readers.empirical.model_kernels import TangentOperator, readable_network
-from widthwise.readers.empirical.redraws import redrawn_parameters
+from widthwise.readers.empirical.redraws import FreshDraws
 from widthwise.readers.empirical.tangent_kernels import TangentRows
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
 
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
-_ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 8
+_ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 4
+#: Relative errors of the largest eigenvalue of the kernel, of the model and of fresh draws, and products at most.
+_TOLERANCE, _TOLERANCE_OF_DRAWS, _MOST_PRODUCTS = 1e-3, 1e-2, 40
 _PACKAGES = {"torch", "flax", "equinox"}
 
 
@@ -42,7 +45,8 @@ class StableStep:
 
     `of_model` is 2/λ_max of the model's own kernel, by Lanczos; `of_theory` that of infinite width, NaN without theory.
     For the mean squared error over inputs and outputs multiply by inputs·outputs/2. `spread` is the standard deviation
-    of its logarithm over `draws` fresh draws of the weights, NaN with fewer than three.
+    of its logarithm over `draws` fresh draws of the weights, NaN with fewer than three. `error` is the relative error
+    of `of_model`, by which it may be too large.
     """
 
     of_model: float
@@ -51,6 +55,7 @@ class StableStep:
     outputs: int
     spread: float = math.nan
     draws: int = 0
+    error: float = 0.0
 
     @property
     def of_mean(self) -> float:
@@ -162,8 +167,8 @@ def _step_lines(found: ModelAdvice) -> list[str]:
         return []
     theory = f"; {step.of_theory:.4g} at infinite width" if math.isfinite(step.of_theory) else ""
     lines = [
-        f"Largest stable step of gradient descent: {step.of_model:.4g} for ½Σ(z−y)² over {step.inputs} inputs{theory}; "
-        f"{step.of_mean:.4g} for nn.MSELoss()."
+        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {100 * step.error:.1g}%) for ½Σ(z−y)² over "
+        f"{step.inputs} inputs{theory}; {step.of_mean:.4g} for nn.MSELoss()."
     ]
     if math.isfinite(step.spread):
         lines.append(f"It differs by {100 * step.spread:.2g}% between {step.draws} fresh draws of the weights.")
@@ -286,7 +291,7 @@ def _advise_model(
     rule = rule if rule is not None else "standard" if base is None else "mup"
     found = audit(model, batch, optimizer=given, seed=seed)
     groups = parametrisation(model, base, rule, **settings)
-    net, reason = readable_network(model)
+    net, reason = (found.net, "") if found.net is not None else readable_network(model)
     report: dict[str, Any] = {"no_theory": reason}
     unknown = [f"theory of this model: {reason}"] if net is None else []
     rows = None if net is None or batch is None else _theory_rows(net, batch)
@@ -364,18 +369,40 @@ def _stable_step(
 ) -> StableStep | None:
     if batch is None:
         return None
-    f = function_of(model, "model")
+    f = function_of(model, "model")  # whose own precision is enough for three digits, at half the cost
     arguments = f.read(batch, "X")
-    kernel = TangentRows(f, arguments, {})
-    outputs, inputs = TangentOperator(kernel).shape
-    largest = TangentOperator(kernel).largest_eigenvalue(steps=12, tolerance=1e-4)
-    if not largest > 0.0:
-        raise InvalidInput("model", "a neural tangent kernel of zero on this batch", "outputs that weights can change")
+    operator = TangentOperator(TangentRows(f, arguments, {}))
+    outputs, inputs = operator.shape
+    generator = np.random.default_rng(seed)
+    with DelayedProgress("kernels of the model") as bar:
+        start = generator.normal(size=operator.shape)
+        found = operator.top(start, _TOLERANCE, _MOST_PRODUCTS, lambda: bar(0, 1 + draws))
+        if not found.value > 0.0:
+            got = "a neural tangent kernel of zero on this batch"
+            raise InvalidInput("model", got, "outputs that weights can change")
+        # kernels of other draws are much alike: the vector of one is near that of the next
+        start = found.vector.reshape(operator.shape)[:, :_ROWS_OF_DRAWS]
+        start = start + 0.1 * np.abs(start).max() * generator.normal(size=start.shape)
+        few = f.part(arguments, slice(0, min(inputs, _ROWS_OF_DRAWS)))
+        fresh = FreshDraws(f, seed) if draws else None
+        logs = _logs_of_draws(fresh, few, start, draws, bar) if fresh is not None else []
     of_theory = largest_stable_step(net, rows) if net is not None and rows is not None else math.nan
-    few = f.part(arguments, slice(0, min(count_inputs(arguments), _ROWS_OF_DRAWS)))
-    generator, logs = np.random.default_rng(seed), []
-    for _ in range(draws):
-        drawn = TangentRows(f.at(redrawn_parameters(f, generator)), few, {})
-        logs.append(math.log(TangentOperator(drawn).largest_eigenvalue(steps=6, tolerance=1e-2)))
     spread = float(np.std(logs, ddof=1)) if len(logs) > 2 else math.nan
-    return StableStep(2.0 / largest, of_theory, inputs, outputs, spread, len(logs))
+    return StableStep(2.0 / found.value, of_theory, inputs, outputs, spread, len(logs), found.error / found.value)
+
+
+def _logs_of_draws(
+    fresh: FreshDraws, few: CallArguments, start: np.ndarray, draws: int, bar: DelayedProgress
+) -> list[float]:
+    """Logarithms of the largest eigenvalue of the kernel, of those draws that have a kernel."""
+    logs = []
+    for draw in range(draws):
+        drawn = TangentOperator(TangentRows(fresh.function.at(fresh.draw()), few, {}))
+        try:
+            top = drawn.top(start, _TOLERANCE_OF_DRAWS, _MOST_PRODUCTS, partial(bar, 1 + draw, 1 + draws))
+        except InvalidInput:  # outputs or products that overflow
+            continue
+        if top.value > 0.0:
+            start = top.vector
+            logs.append(math.log(top.value))
+    return logs

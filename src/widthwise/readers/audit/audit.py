@@ -28,6 +28,7 @@ from widthwise.readers.audit.observations import (
 )
 from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
 from widthwise.readers.empirical.model_kernels import readable_network
+from widthwise.readers.empirical.redraws import EntriesLaw
 from widthwise.results.theory import theory
 from widthwise.text import text_table
 
@@ -219,13 +220,14 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
         raise InvalidInput("optimizer", type(optimizer).__name__, "a torch.optim optimiser, or None")
     every = dict(model.named_parameters())
     named = {name: value for name, value in every.items() if has_values(value)}
-    values = {name: value.detach().cpu().double().numpy() for name, value in named.items()}
-    seen = _signals_on(torch, model, batch, values, draws, seed)
+    laws = {name: EntriesLaw.of(_entries_of(torch, value)) for name, value in named.items()}
+    values = {name: law.entries for name, law in laws.items()}
+    seen = _signals_on(torch, model, batch, laws, draws, seed)
     of_gradients = {name: None if g is None else g.detach().cpu().numpy() for name, g in seen.gradients.items()}
     trained = {name: value.requires_grad for name, value in named.items()}
     seen.tensors = [
-        tensor_facts(name, value, seen.uses.tensors, trained[name], of_gradients.get(name))
-        for name, value in values.items()
+        tensor_facts(name, law, seen.uses.tensors, trained[name], of_gradients.get(name))
+        for name, law in laws.items()
     ]
     _add_shares(seen, of_gradients)
     extra = [_unseen(kind, said, type(model).__name__) for kind, said in seen.problems]
@@ -248,14 +250,14 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
 
 
 def _signals_on(
-    torch: Any, model: Any, batch: Any, values: Mapping[str, np.ndarray], draws: int, seed: int
+    torch: Any, model: Any, batch: Any, laws: Mapping[str, EntriesLaw], draws: int, seed: int
 ) -> Observations:
     """Signals and gradients on a batch; where they cannot be had, an empty record that says why."""
     if batch is None:
         return Observations(problems=[("forward", "no batch was given: only parameters were looked at")])
     if any(value.device.type == "meta" for value in model.parameters()):
         return Observations(problems=[("forward", "signals were not measured: some tensors are on the meta device")])
-    if not all(np.isfinite(value).all() for value in values.values()):
+    if any(law.name == "not finite" for law in laws.values()):
         return Observations(problems=[("forward", "signals were not measured: some weights are no numbers")])
     try:
         arguments = _torch_arguments(torch, batch, model)
@@ -265,7 +267,7 @@ def _signals_on(
         return Observations(problems=[("forward", f"signals were not measured ({one_line(error)})")])
     devices = torch.random.fork_rng()
     with devices:
-        seen = observe_module(torch, module, arguments, draws, seed)
+        seen = observe_module(torch, module, arguments, laws, draws, seed)
     floats = [
         v for v in (*arguments[0], *arguments[1].values()) if hasattr(v, "is_floating_point") and v.is_floating_point()
     ]
@@ -273,6 +275,12 @@ def _signals_on(
         seen.inputs = float(floats[0].double().square().mean().sqrt())
     seen.problems += remarks
     return seen
+
+
+def _entries_of(torch: Any, value: Any) -> np.ndarray:
+    """In their own precision, which numpy has none of for halves of it."""
+    found = value.detach().cpu()
+    return (found if found.dtype in (torch.float32, torch.float64) else found.double()).numpy()
 
 
 def _torch_arguments(torch: Any, batch: Any, model: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -313,11 +321,11 @@ def _tied_names(model: Any) -> dict[str, list[str]]:
 
 def _add_shares(seen: Observations, gradients: Mapping[str, Any]) -> None:
     """Each tensor's part of Σ (∂z/∂θ)², estimated by the gradient of a combination with random signs."""
-    squares = {name: 0.0 if g is None else float(np.square(g, dtype=float).sum()) for name, g in gradients.items()}
+    squares = {one.name: one.entries * one.gradient**2 for one in seen.tensors if math.isfinite(one.gradient)}
     total = sum(squares.values())
     for facts in seen.tensors:
-        if facts.name in squares and total > 0.0:
-            facts.share = squares[facts.name] / total
+        if facts.name in gradients and total > 0.0:
+            facts.share = squares.get(facts.name, 0.0) / total
 
 
 def _read(
@@ -364,7 +372,9 @@ def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
             said = f"signals between the layers were not measured ({type(error).__name__}: {reason})"
             extra.append(AuditFinding(name, "between_layers", "note", said, ""))
     seen.uses.tensors, seen.gradients = uses, gradients
-    seen.tensors = [tensor_facts(key, value, uses, True, gradients.get(key)) for key, value in values.items()]
+    seen.tensors = [
+        tensor_facts(key, EntriesLaw.of(value), uses, True, gradients.get(key)) for key, value in values.items()
+    ]
     _add_shares(seen, gradients)
     return _assembled(model, seen, values, {}, extra, *_read(model, batch, seen.layers))
 

@@ -17,14 +17,14 @@ import numpy as np
 
 from widthwise.readers.audit.observations import LayerSize, with_spreads
 from widthwise.readers.empirical.model_functions import CallArguments, ModelFunction, first_output, package_names
-from widthwise.readers.empirical.redraws import redrawn_parameters
+from widthwise.readers.empirical.redraws import FreshDraws
 
 
 def layer_sizes(f: ModelFunction, arguments: CallArguments, draws: int, seed: int) -> tuple[list[LayerSize], int]:
     """Sizes by layer, and of how many fresh draws their spreads are."""
-    generator = np.random.default_rng(seed)
+    fresh = FreshDraws(f, seed)
     first = _sizes_at(f, arguments, seed)
-    again = [_sizes_at(f.at(redrawn_parameters(f, generator)), arguments, seed) for _ in range(draws)]
+    again = [_sizes_at(f.at(fresh.draw()), arguments, seed) for _ in range(draws)]
     return with_spreads(first, again), len(again)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from widthwise.readers.audit.tensor_uses import ForwardUses, watched_call
 from widthwise.readers.empirical.model_functions import first_output
-from widthwise.readers.empirical.redraws import entries_law, redrawn_entries
+from widthwise.readers.empirical.redraws import EntriesLaw
 
 
 @dataclass
@@ -97,7 +97,12 @@ def prepared_for_signals(torch: ModuleType, model: Any, rows: int) -> tuple[Any,
 
 
 def observe_module(
-    torch: ModuleType, module: Any, arguments: tuple[tuple, dict], draws: int, seed: int
+    torch: ModuleType,
+    module: Any,
+    arguments: tuple[tuple, dict],
+    laws: Mapping[str, EntriesLaw],
+    draws: int,
+    seed: int,
 ) -> Observations:
     """One forward pass that is watched, backward passes, and as many again of fresh draws for standard errors."""
     seen, generator, entries = Observations(), torch.Generator().manual_seed(seed), np.random.default_rng(seed)
@@ -106,7 +111,7 @@ def observe_module(
         return seen
     again: list[list[LayerSize]] = []
     for _ in range(draws):
-        _redraw(torch, module, entries)
+        _redraw(torch, module, laws, entries)
         layers = _pass(torch, module, arguments, generator, None)
         if layers is None or len(layers) != len(first):
             break
@@ -199,39 +204,40 @@ def _rms(value: Any) -> float:
     return float(value.norm()) / math.sqrt(value.numel()) if value.numel() else 0.0
 
 
-def _redraw(torch: ModuleType, module: Any, generator: np.random.Generator) -> None:
+def _redraw(torch: ModuleType, module: Any, laws: Mapping[str, EntriesLaw], generator: np.random.Generator) -> None:
     """Other entries of the same law for every tensor."""
     with torch.no_grad():
-        for value in module.parameters():
+        for name, value in module.named_parameters():
             if value.is_floating_point():
-                fresh = redrawn_entries(value.detach().cpu().numpy(), generator)
-                value.copy_(torch.as_tensor(fresh, dtype=value.dtype).to(value.device))
+                value.copy_(torch.from_numpy(np.asarray(laws[name].fresh(generator))))
 
 
-def tensor_facts(name: str, values: np.ndarray, uses: Mapping[str, list], trained: bool, gradient: Any) -> TensorFacts:
+def tensor_facts(name: str, law: EntriesLaw, uses: Mapping[str, list], trained: bool, gradient: Any) -> TensorFacts:
     """Everything about one tensor, from its entries, its uses in the forward pass and its gradient."""
-    flat = np.asarray(values, float)
     use = (uses.get(name) or [None])[0]
-    vector = flat.ndim < 2
-    what = use.operation if use is not None else "vector" if vector else ""
-    variance = float(flat.var()) if flat.size else 0.0
-    mean = float(flat.mean()) if flat.size else 0.0
+    shape = tuple(law.entries.shape)
+    what = use.operation if use is not None else "vector" if len(shape) < 2 else ""
+    mean, variance = law.mean, law.spread**2
     fan_in = use.fan_in if use is not None else None
-    C = fan_in * (variance + mean**2) if fan_in else variance + mean**2
     facts = TensorFacts(
         name,
-        tuple(flat.shape),
+        shape,
         what,
         fan_in,
         use.fan_out if use else None,
         use.pieces if use else 1,
         mean,
         variance,
-        entries_law(flat),
-        C,
+        law.name,
+        (fan_in or 1.0) * (variance + mean**2),
         trained,
         uses=len(uses.get(name) or []),
     )
     if gradient is not None:
-        facts.gradient = float(np.sqrt(np.mean(np.square(gradient, dtype=float)))) if gradient.size else 0.0
+        facts.gradient = math.sqrt(_sum_of_squares(gradient) / gradient.size) if gradient.size else 0.0
     return facts
+
+
+def _sum_of_squares(values: np.ndarray) -> float:
+    flat = np.asarray(values, float).ravel()
+    return float(flat @ flat)

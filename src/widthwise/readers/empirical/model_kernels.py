@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.variances import network_sites
 from widthwise.gaussian.sites import largest_entries
 from widthwise.inference.corrections import check_order
-from widthwise.network import MLP, Network, check_integer
-from widthwise.network.validation import check_flag
+from widthwise.network import MLP, Network, check_integer, check_seed
+from widthwise.network.validation import LEAST, check_flag, check_real
 from widthwise.readers.chains import check_fits, model_rates
 from widthwise.readers.empirical.directional_derivatives import directional_derivatives, taylor_series
 from widthwise.readers.empirical.model_functions import (
@@ -26,6 +26,7 @@ from widthwise.readers.empirical.model_functions import (
     unwrapped,
 )
 from widthwise.readers.empirical.tangent_kernels import TangentRows
+from widthwise.readers.empirical.top_eigenvalue import TopEigenvalue
 from widthwise.readers.models import evaluated_reading, read_model
 from widthwise.readers.optax_rates import rates_by_name
 from widthwise.readers.torch_models import torch_chain
@@ -151,27 +152,33 @@ class TangentOperator:
         """vᵀĤv, by one pass backward."""
         return self.rows.quadratic(self._checked(v))
 
-    def largest_eigenvalue(self, *, steps: int = 30, tolerance: float = 1e-8, seed: int = 0) -> float:
-        """The largest eigenvalue, by Lanczos; 2/it is the largest stable step of gradient descent on ½Σ(z−y)²."""
-        from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+    def largest_eigenvalue(self, *, steps: int = 200, tolerance: float = 1e-8, seed: int = 0) -> float:
+        """The largest eigenvalue, by Lanczos; 2/it is the largest stable step of gradient descent on ½Σ(z−y)².
 
-        size = int(np.prod(self.shape))
-        if size < 3:
-            columns = [self.product(e.reshape(self.shape)).ravel() for e in np.eye(size)]
-            return float(np.linalg.eigvalsh(np.stack(columns, 1))[-1])
+        `steps` is the largest number of products, `tolerance` the relative error that is asked for.
+        """
+        steps = check_integer("steps", steps, 1)
+        tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
+        start = np.random.default_rng(check_seed(seed)).normal(size=self.shape)
+        found = self.top(start, tolerance, steps)
+        if found.error > tolerance * found.value:
+            got = f"a kernel whose largest eigenvalue is known to {found.error / found.value:.1e} after {steps} steps"
+            raise InvalidInput("model", got, f"convergence to {tolerance:g}", "Take more steps, or a larger tolerance.")
+        return found.value
+
+    def top(
+        self, start: np.ndarray, tolerance: float, products: int, before: Callable[[], None] = lambda: None
+    ) -> TopEigenvalue:
+        """The largest eigenvalue with its error and vector, from a starting vector (outputs, inputs).
+
+        `before` is called before every product.
+        """
 
         def product(v: np.ndarray) -> np.ndarray:
-            return self.product(v.reshape(self.shape)).ravel().astype(float)
+            before()
+            return self.rows.product(v.reshape(self.shape)).ravel().astype(float)
 
-        start = np.random.default_rng(seed).normal(size=size)
-        operator = LinearOperator((size, size), matvec=product, dtype=float)  # pyright: ignore[reportCallIssue]
-        vectors = min(size, max(steps, 3))
-        try:
-            found = eigsh(operator, 1, which="LA", v0=start, ncv=vectors, tol=tolerance, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
-        except ArpackNoConvergence:
-            expected = "a kernel whose largest eigenvalue Lanczos finds"
-            raise InvalidInput("model", "a kernel without convergence", expected, "Take a larger tolerance.") from None
-        return float(found[0])
+        return TopEigenvalue.of(product, np.ravel(start), tolerance, products)
 
     def _checked(self, v: Any) -> np.ndarray:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,51 +23,74 @@ _NO_MEAN = 4.0
 _MOST_DRAWS = 1_000_000
 
 
-def entries_law(values: np.ndarray) -> str:
-    """Which law entries look drawn from, by their fourth moment and their extremes."""
-    flat = values.ravel()
-    spread = float(flat.std()) if flat.size else 0.0
-    if spread <= 1e-12 * max(1e-300, float(np.abs(flat).max(initial=0.0))):
-        return "constant"
-    if flat.size < 16:
-        return "few entries"
-    centred = (flat - flat.mean()) / spread
-    kurtosis, extreme = float(np.mean(centred**4)), float(np.abs(centred).max())
-    error = math.sqrt(24.0 / flat.size)
-    if abs(kurtosis - 1.8) < max(4 * error, 0.05) and extreme < 1.9:
-        return "uniform"
-    if abs(kurtosis - 3.0) < max(4 * error, 0.05):
-        return "normal"
-    return "truncated normal" if 1.8 < kurtosis < 3.0 and extreme < 3.2 else "other"
+@dataclass(frozen=True, eq=False)
+class EntriesLaw:
+    """The law that the entries of one tensor look drawn from, with their mean and standard deviation."""
+
+    name: str
+    mean: float
+    spread: float
+    entries: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> EntriesLaw:
+        """By the fourth moment and the extremes.
+
+        >>> EntriesLaw.of(np.random.default_rng(0).normal(size=(64, 64))).name
+        'normal'
+        """
+        flat = np.asarray(values, float).ravel()
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean, spread = (float(flat.mean()), float(flat.std())) if flat.size else (0.0, 0.0)
+        if not math.isfinite(spread):
+            return cls("not finite", mean, spread, values)
+        if spread <= 1e-12 * max(1e-300, float(np.abs(flat).max(initial=0.0))):
+            return cls("constant", mean, spread, values)
+        if flat.size < 16:
+            return cls("few entries", mean, spread, values)
+        centred = (flat - mean) / spread
+        extreme = float(np.abs(centred).max())
+        squares = np.square(centred, out=centred)
+        kurtosis, error = float(squares @ squares) / flat.size, math.sqrt(24.0 / flat.size)
+        if abs(kurtosis - 1.8) < max(4 * error, 0.05) and extreme < 1.9:
+            return cls("uniform", mean, spread, values)
+        if abs(kurtosis - 3.0) < max(4 * error, 0.05):
+            return cls("normal", mean, spread, values)
+        return cls("truncated normal" if 1.8 < kurtosis < 3.0 and extreme < 3.2 else "other", mean, spread, values)
+
+    def fresh(self, generator: np.random.Generator) -> np.ndarray:
+        """Independent entries; constant tensors, as gains of one, and those with entries that are no numbers stay.
+
+        Of a law that is neither uniform nor normal, entries are drawn from those that there are, with replacement.
+
+        >>> rng = np.random.default_rng(0)
+        >>> fresh = EntriesLaw.of(rng.uniform(-0.1, 0.1, size=(64, 64))).fresh(rng)
+        >>> bool(abs(fresh).max() < 0.11), bool(abs(fresh.std() * 3**0.5 / 0.1 - 1) < 0.05)
+        (True, True)
+        """
+        shape, mean, spread = self.entries.shape, self.mean, self.spread
+        if self.name in ("constant", "not finite"):
+            return self.entries
+        if self.name == "few entries" or abs(mean) < _NO_MEAN * spread / math.sqrt(self.entries.size):
+            mean, spread = 0.0, math.hypot(mean, spread)
+        kind: Any = np.float32 if self.entries.dtype == np.float32 else np.float64
+        if self.name == "uniform":
+            bound = kind(math.sqrt(3.0) * spread)
+            return (kind(2.0) * generator.random(shape, kind) - kind(1.0)) * bound + kind(mean)
+        if self.name in ("normal", "few entries"):
+            return generator.standard_normal(shape, kind) * kind(spread) + kind(mean)
+        return generator.choice(self.entries.ravel(), size=shape)
 
 
-def redrawn_entries(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Independent entries of the law that the given ones have; constant tensors, as gains of one, stay.
+class FreshDraws:
+    """Draws of all tensors that a model trains, from the laws that its entries have."""
 
-    Of a law that is neither uniform nor normal, entries are drawn from those that there are, with replacement.
+    def __init__(self, f: ModelFunction, seed: int):
+        self.function, self.generator = f, np.random.default_rng(seed)
+        self.laws = {name: EntriesLaw.of(f.numpy(value)) for name, value in f.parameters.items()}
 
-    >>> rng = np.random.default_rng(0)
-    >>> fresh = redrawn_entries(rng.uniform(-0.1, 0.1, size=(64, 64)), rng)
-    >>> bool(abs(fresh).max() < 0.11), bool(abs(fresh.std() * 3**0.5 / 0.1 - 1) < 0.05)
-    (True, True)
-    """
-    law = entries_law(values)
-    if law == "constant" or not np.isfinite(values).all():
-        return values
-    mean, spread = float(values.mean(dtype=float)), float(values.std(dtype=float))
-    if law == "few entries" or abs(mean) < _NO_MEAN * spread / math.sqrt(values.size):
-        mean, spread = 0.0, math.hypot(mean, spread)
-    if law == "uniform":
-        bound = math.sqrt(3.0) * spread
-        return generator.uniform(mean - bound, mean + bound, size=values.shape)
-    if law in ("normal", "few entries"):
-        return generator.normal(mean, spread, size=values.shape)
-    return generator.choice(values.ravel(), size=values.shape)
-
-
-def redrawn_parameters(f: ModelFunction, generator: np.random.Generator) -> NamedTensors:
-    """All tensors that are trained, drawn anew."""
-    return {name: f.array(redrawn_entries(f.numpy(value), generator)) for name, value in f.parameters.items()}
+    def draw(self) -> NamedTensors:
+        return {name: self.function.array(law.fresh(self.generator)) for name, law in self.laws.items()}
 
 
 def model_nngp(
@@ -101,10 +125,10 @@ def model_nngp(
     arguments = f.read(X, "X")
     shape = f.outputs(arguments).shape
     total, squares, mean = np.zeros((shape[0],) * 2), np.zeros((shape[0],) * 2), np.zeros(shape)
-    generator = np.random.default_rng(seed)
+    fresh = FreshDraws(f, seed)
     with DelayedProgress("draws of the model") as bar:
         for draw in range(draws):
-            drawn = redrawn_parameters(f, generator) if make is None else _parameters_of_fresh(make, seed + draw, f)
+            drawn = fresh.draw() if make is None else _parameters_of_fresh(make, seed + draw, f)
             z = f.numpy(f.call(drawn, arguments))
             if not np.isfinite(z).all():
                 raise InvalidInput("model", "outputs that are NaN or infinite after a fresh draw", "finite outputs")

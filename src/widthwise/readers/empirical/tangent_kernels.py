@@ -7,7 +7,7 @@ forward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -172,11 +172,15 @@ class TangentRows:
 
     # products, on vectors over (output, a)
 
+    @cached_property
+    def _back(self) -> Callable[[Any], tuple[NamedTensors]]:
+        """Jᵀ, by the graph of one forward pass for all vectors."""
+        f = self.function
+        return f.transforms.vjp(lambda parameters: f.call(parameters, self.arguments), f.parameters)[1]
+
     def pull(self, v: np.ndarray) -> NamedTensors:
         """λJᵀv, v (outputs, inputs): a direction in parameter space."""
-        f = self.function
-        _, back = f.transforms.vjp(lambda parameters: f.call(parameters, self.arguments), f.parameters)
-        (found,) = back(f.array(np.asarray(v, float).T))
+        (found,) = self._back(self.function.array(np.asarray(v, float).T))
         return {name: self.rates.get(name, 1.0) * value for name, value in found.items()}
 
     def push(self, direction: NamedTensors) -> np.ndarray:
