@@ -1,6 +1,7 @@
 """Fixtures shared by the tests."""
 
 import json
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -26,3 +27,29 @@ def network(case: dict) -> ww.MLP:
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     doctest_namespace["ww"] = ww
+
+
+sys.path.insert(0, str(Path(__file__).parent / "browser"))
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The explorer, as (address, process)."""
+    from explorer_session import running_server
+
+    with running_server() as (address, process):
+        yield address, process
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    from explorer_session import ARGUMENTS, chromium
+
+    executable = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
+        yield opened
+        opened.close()

@@ -38,7 +38,8 @@ class Chart:
         self.figure = figure(
             title=models.Title(text=title, text_font_size="14px"), x_axis_label=x, y_axis_label=y,
             y_axis_type="log" if log else "linear", height=330, min_width=280, sizing_mode="stretch_width",
-            tools="box_zoom,reset,save", toolbar_location="above", name=name, **more,
+            tools="box_zoom,reset,save", toolbar_location="above", name=name,
+            background_fill_color=None, border_fill_color=None, styles={"background": "var(--page-paper)"}, **more,
         )  # fmt: skip
         for axis in self.figure.axis:
             axis.axis_label_text_font_style, axis.axis_label_text_font_size = "normal", "13px"

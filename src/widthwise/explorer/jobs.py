@@ -11,8 +11,8 @@ from typing import Any
 from widthwise.errors import WidthwiseError
 from widthwise.memory import forget_programs
 
-#: Batches at work at a time, and answers of the theory, of all visitors together.
-MOST_JOBS, MOST_ANSWERS = 4, 2
+#: Batches at work at a time, answers of the theory, and experiments of labs, of all visitors together.
+MOST_JOBS, MOST_ANSWERS, MOST_LABS = 4, 2, 1
 _END = object()
 
 
@@ -83,7 +83,7 @@ class Turns:
         return min(self._waiting, key=lambda ticket: (self._waiting[ticket].at_work, self._waiting[ticket].last))
 
 
-RUN_TURNS, ANSWER_TURNS = Turns(MOST_JOBS), Turns(MOST_ANSWERS)
+RUN_TURNS, ANSWER_TURNS, LAB_TURNS = Turns(MOST_JOBS), Turns(MOST_ANSWERS), Turns(MOST_LABS)
 
 
 class Job:
@@ -102,10 +102,11 @@ class Job:
         tell: Callable[[Any], None],
         fail: Callable[[str], None],
         end: Callable[[bool], None],
+        turns: Turns = RUN_TURNS,
     ):
         self._stopped = threading.Event()
         self._thread = threading.Thread(
-            target=self._drain, args=(RUN_TURNS.each(items, share), tell, fail, end), daemon=True
+            target=self._drain, args=(turns.each(items, share), tell, fail, end), daemon=True
         )
         self._thread.start()
 

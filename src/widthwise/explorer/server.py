@@ -19,22 +19,27 @@ from typing import Any
 import matplotlib
 import panel as pn
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 from panel.io.resources import LOCAL_DIST
 from panel.io.server import get_server
 
 from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer.door import LARGEST_BODY, LARGEST_MESSAGE, guard
 from widthwise.explorer.ensembles import functions_along
+from widthwise.explorer.frame import FRAME, PageDesign
 from widthwise.explorer.jobs import Latest, Share, explain
-from widthwise.explorer.settings import PAGE_ACTIVATIONS, PRESETS, Settings
+from widthwise.explorer.lab_tab import LabsTab
+from widthwise.explorer.settings import PAGE_ACTIVATIONS, PRESETS, TABS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
-from widthwise.explorer.widgets import EXPLORER_STYLE, FRAME, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
+from widthwise.explorer.widgets import EXPLORER_STYLE, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
 from widthwise.network import MLP, check_integer
 
 _NETWORK = (
     "activation", "skip", "gamma", "C_W", "C_b", "depth", "width", "size_a", "size_b", "angle", "lambda_b", "lambda_W",
 )  # fmt: skip
+#: Settings of which the theory does not know.
+_BESIDE = ("lab", "tab")
 #: Milliseconds in which further movements of a slider are gathered into one answer.
 _GATHER = 10
 #: States that between them compile what the sliders of one activation need.
@@ -129,7 +134,8 @@ def visit() -> Any:
     document.template_variables["dist_url"] = LOCAL_DIST
     document.template = FRAME
     query = {name: values[0].decode(errors="replace") for name, values in pn.state.session_args.items()}
-    page = Page(query, document)
+    with pn.config.set(design=PageDesign):
+        page = Page(query, document)
     pn.state.on_session_destroyed(lambda _: page.close())
     return page.view
 
@@ -158,6 +164,10 @@ class Page:
 
     def __init__(self, query: Mapping[str, str], document: Document):
         self.document, self._open, self._waiting = document, True, False
+        # what is sent while a browser still fetches the page is dropped there
+        self._early: list[Callable[[], None]] | None = []
+        self._arrival = threading.Lock()
+        document.on_event(DocumentReady, lambda _: self._arrived())
         self.problem = text_pane()
         self._latest = Latest()
         self.settings, problems = Settings.restored(query)
@@ -170,15 +180,18 @@ class Page:
         self.notice = text_pane()
         sampling = Fields(("networks", "seed"), self.settings, self.change)
         training = Fields(("data", "points", "algorithm", "trained"), self.settings, self.change)
-        self.groups = (self.fields, sampling, training)
+        labs = Fields(("lab",), self.settings, self.change)
+        self.groups = (self.fields, sampling, training, labs)
         share = Share()
         self.sampling = SamplingTab(sampling, lambda: self.settings, self.post, share)
         self.training = TrainingTab(training, lambda: self.settings, self.post, share)
+        self.labs = LabsTab(labs, lambda: self.settings, self.post, share)
         self.view = self._layout()
         self.refresh()
 
     def change(self, name: str, value: Any) -> None:
         """A widget has a new value: take it over, or say what is wrong with it."""
+        self._arrived()
         try:
             after = self.settings.changed(name, value)
         except WidthwiseError as error:
@@ -190,6 +203,10 @@ class Page:
         self.settings = after
         for group in self.groups:
             group.show(after)
+        if name in _BESIDE:
+            self.labs.choose(after.lab)
+            self._say(after)
+            return
         if not self._waiting:
             self._waiting = True
             self.document.add_timeout_callback(self.refresh, _GATHER)
@@ -208,7 +225,7 @@ class Page:
             phases = phases_of(settings.activation, *settings.block)
             yield lambda: self._show(found, phases, begun)
             pair = pair_of(found)
-            yield lambda: self.theory.show_pair(pair)
+            yield lambda: (self.theory.show_pair(pair), self.sampling.preview(pair))
             if found.exploded is None and isinstance(found.net, MLP):
                 exact = exact_density(found)
                 yield lambda: self.theory.density.set("exact", found.z, exact)
@@ -240,9 +257,19 @@ class Page:
             self.change(name, getattr(point, name))
 
     def post(self, function: Callable[[], None]) -> None:
-        """Have a function called by this page's own thread, as long as the page is open."""
-        if self._open:
-            self.document.add_next_tick_callback(function)
+        """Have a function called by this page's own thread, once the browser has the page and as long as it is open."""
+        with self._arrival:
+            if self._early is not None:
+                self._early.append(function)
+            elif self._open:
+                self.document.add_next_tick_callback(function)
+
+    def _arrived(self) -> None:
+        """The browser has the page: show what there is."""
+        with self._arrival:
+            early, self._early = self._early or [], None
+        for function in early:
+            function()
 
     def close(self) -> None:
         """The visitor has gone: stop what runs."""
@@ -250,6 +277,7 @@ class Page:
         self._latest.leave()
         self.sampling.close()
         self.training.close()
+        self.labs.close()
 
     def _say(self, settings: Settings) -> None:
         """The link of a state, on the page and in the address bar."""
@@ -268,8 +296,10 @@ class Page:
         )  # fmt: skip
         tabs = pn.Tabs(
             ("Theory", self.theory.view), ("Sampled networks", self.sampling.view),
-            ("Trained networks", self.training.view), sizing_mode="stretch_width", dynamic=True, styles=SHRINKING,
+            ("Trained networks", self.training.view), ("Labs", self.labs.view), sizing_mode="stretch_width",
+            dynamic=True, styles=SHRINKING, active=TABS.index(self.settings.tab),
         )  # fmt: skip
+        tabs.param.watch(lambda event: self.change("tab", TABS[event.new]), "active")
         main = pn.Column(
             self.problem, self.notice, tabs, symbols(), styles={"flex": "1000 1 330px", "min-width": "0"}, margin=0
         )

@@ -11,10 +11,13 @@ from urllib.parse import urlencode
 import numpy as np
 
 from widthwise.errors import InvalidInput, UnknownName
+from widthwise.labs import names
 from widthwise.network import MLP, Network, ResMLP, simplified
 
 #: Continuous activations, for which Θ exists.
 PAGE_ACTIVATIONS = ("tanh", "relu", "gelu", "swish", "erf", "sin", "linear", "leaky_relu", "sigmoid", "softplus")
+#: Tabs, as links name them.
+TABS = ("theory", "sampled", "trained", "labs")
 #: The deepest network of the page.
 DEEPEST_PAGE = 50
 #: Layers behind the first: plain, z' = γ z + b + W σ(z), and the same with RMSNorm before σ.
@@ -83,6 +86,8 @@ class Settings:
     points: int = _quantity(3, "Training inputs", 2, 4)
     algorithm: str = _choice("Algorithm", "gradient flow", "gradient descent")
     trained: int = _quantity(256, "Networks to train", 16, 5_000)
+    lab: str = _choice("Lab", *names())
+    tab: str = _choice("Tab", *TABS)
 
     def changed(self, name: str, value: Any) -> Settings:
         """With one value replaced by a typed or linked one, which is checked."""

@@ -28,7 +28,7 @@ from widthwise.explorer.ensembles import (
     task_of,
     train_batches,
 )
-from widthwise.explorer.jobs import Job, Share
+from widthwise.explorer.jobs import RUN_TURNS, Job, Share
 from widthwise.explorer.settings import Settings
 from widthwise.explorer.theory import InputPair, Phases, Theory, pair_of, phases_of, precise_pair_of, theory_of
 from widthwise.explorer.widgets import Fields, complaint, grid, stacked, text_pane, wrapping
@@ -129,14 +129,16 @@ class TheoryTab:
 
 
 class RunTab:
-    """What sampling and training have in common; `total` names the setting with the number of networks.
+    """What runs have in common; `total` names the setting with the number of networks.
 
-    Subclasses say what a run yields (`items`) and show it (`draw`). `post` has a function called by the page's own
-    thread; `share` is that of the visitor.
+    Subclasses say what a run yields (`items`), show it (`draw`), and say how far it is then (`count`). `post` has a
+    function called by the page's own thread; `share` is that of the visitor.
     """
 
     total = ""
     verb = ""
+    turns = RUN_TURNS
+    box_width = 165
 
     def __init__(self, fields: Fields, settings: Callable[[], Settings], post: Post, share: Share):
         self.fields, self.settings, self.post, self.share = fields, settings, post, share
@@ -144,7 +146,7 @@ class RunTab:
         self.started: Settings | None = None
         self.latest: xr.Dataset | None = None
         self._lock, self._unseen, self._asked, self._next = threading.Lock(), [], False, 0.0
-        self._summary, self._networks = "", 0
+        self._summary, self._counted = "", (0, 1)
         self.start = pn.widgets.Button(label="Run", color="primary", width=100, margin=(26, 6, 4, 10))
         self.stop = pn.widgets.Button(label="Stop", disabled=True, width=100, margin=(26, 6, 4, 6))
         self.bar = pn.indicators.Progress(value=0, max=100, sizing_mode="stretch_width", margin=(8, 10))
@@ -152,7 +154,7 @@ class RunTab:
         self.problem = text_pane()
         self.start.on_click(lambda _: self.begin())
         self.stop.on_click(lambda _: self.halt())
-        boxes = [pn.Column(row, width=165, margin=0) for row in fields.rows]
+        boxes = [pn.Column(row, width=self.box_width, margin=0) for row in fields.rows]
         self.head = stacked(wrapping(*boxes, self.start, self.stop), self.bar, self.status, self.problem)
 
     def data_files(self, title: str) -> list[pn.widgets.FileDownload]:
@@ -173,6 +175,10 @@ class RunTab:
         """Show an item; a remark about it."""
         raise NotImplementedError
 
+    def count(self, item: Any) -> tuple[int, int] | None:
+        """How much is done and wanted; None for an item that says nothing about it."""
+        return (item.attrs["networks"], getattr(self.started, self.total)) if isinstance(item, xr.Dataset) else None
+
     def begin(self) -> None:
         """Start a run with the page's state."""
         if self.job is not None and self.job.alive:  # a browser can press a button that is off
@@ -181,9 +187,10 @@ class RunTab:
         self.problem.object = ""
         try:
             items = self.items(settings)
-            self.started, self._summary, self._networks = settings, "", 0
+            self.started, self._summary = settings, ""
+            self._counted = 0, getattr(settings, self.total, 1)
             ended = lambda stopped: self.post(lambda: self._ended(stopped))  # noqa: E731
-            self.job = Job(items, self.share, self._tell, self._fail, ended)
+            self.job = Job(items, self.share, self._tell, self._fail, ended, self.turns)
         except WidthwiseError as error:
             self.problem.object = complaint(str(error))
             return
@@ -220,14 +227,10 @@ class RunTab:
             self._asked, self._next = False, time.monotonic() + _INTERVAL
 
     def _show(self, item: Any) -> None:
-        assert self.started is not None
         remark = self.draw(item)
-        if isinstance(item, xr.Dataset):
-            self._networks = item.attrs["networks"]
-        networks = self._networks
-        wanted = getattr(self.started, self.total)
-        self.bar.value = min(100, round(100 * networks / wanted))
-        self._summary = f"{networks:,} of {wanted:,} networks {self.verb}. {remark}"
+        done, wanted = self._counted = self.count(item) or self._counted
+        self.bar.value = min(100, round(100 * done / wanted))
+        self._summary = f"{done:,} of {wanted:,} {self.verb}. {remark}"
         self.status.object = self._summary
 
     def _fail(self, text: str) -> None:
@@ -242,7 +245,7 @@ class RunTab:
 class SamplingTab(RunTab):
     """K, correlation, fluctuations, Θ and the histogram of outputs, measured and predicted."""
 
-    total, verb = "networks", "sampled"
+    total, verb = "networks", "networks sampled"
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -277,7 +280,7 @@ class SamplingTab(RunTab):
 
     def draw(self, item: InputPair | xr.Dataset) -> str:
         if isinstance(item, InputPair):
-            return self._draw_theory(item)
+            return self.show_theory(item)
         assert self.theory is not None
         self.latest, layers = item, self.theory.layers
         widgets.allow(self.files)
@@ -295,7 +298,13 @@ class SamplingTab(RunTab):
             f"width, {predicted + shift:.5g} to order 1/n.{lost}"
         )
 
-    def _draw_theory(self, pair: InputPair) -> str:
+    def preview(self, pair: InputPair) -> None:
+        """The theory at the page's state, until a run lays networks over that of its own."""
+        found = pair.theory
+        if self.job is None and found.exploded is None and found.settings.skip == "none":
+            self.show_theory(pair)
+
+    def show_theory(self, pair: InputPair) -> str:
         self.theory = theory = pair.theory
         layers = theory.layers
         self.kernel.set("infinite", layers, theory.K[:, 0])
@@ -310,7 +319,7 @@ class SamplingTab(RunTab):
 class TrainingTab(RunTab):
     """Mean and spread of trained outputs at the test inputs."""
 
-    total, verb = "trained", "trained"
+    total, verb = "trained", "networks trained"
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -320,6 +329,7 @@ class TrainingTab(RunTab):
         self.spread = Chart("trained_spread", "Spread of the trained outputs", "test input (number)",
                             "standard deviation over networks")  # fmt: skip
         for chart in (self.mean, self.spread):
+            chart.figure.visible = False  # until a run has something for it
             chart.points("infinite", "predicted, infinite width", 0)
             chart.points("finite", "predicted, to order 1/n", 1)
             chart.points("measured", "trained ± 1 s.e.", 2)
@@ -336,6 +346,7 @@ class TrainingTab(RunTab):
         task = task_of(settings)
         for chart in self.charts:
             chart.clear("infinite", "finite", "measured")
+            chart.figure.visible = True
         self.predicted = self.latest = None
 
         def run():

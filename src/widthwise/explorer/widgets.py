@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import panel as pn
 import xarray as xr
-from panel.io.resources import BASE_TEMPLATE
 
 from widthwise.explorer.settings import CONTROLS, Settings
 from widthwise.results.store import save
@@ -21,32 +20,12 @@ EXPLORER_STYLE = """
 .bk-root, :host { font-size: 14px; }
 @media (max-width: 700px) { .controls { order: 2; } }
 """
-#: Around what panel makes: what a telephone needs, and words that are there before anything is computed.
-_FRAME = """{% extends "base.html" %}
-{% block preamble %}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body { margin: 0; background: #ffffff; color: #1d2530; font-family: system-ui, sans-serif; }
-#opening { margin: 8px 12px; font-size: 15px; line-height: 1.35; }
-#opening h1 { font-size: 18px; margin: 0 0 2px; }
-#loading { margin: 16px 12px; font-size: 15px; }
-body:has(div[data-root-id]:not(:empty)) #loading { display: none; }
-</style>
-{% endblock %}
-{% block contents %}
-<header id="opening"><h1>widthwise explorer</h1>What random networks of this shape do, layer by layer, before and after
-training: move a slider and every curve follows.</header>
-<p id="loading" role="status">Loading the page …</p>
-{{ super() }}
-{% endblock %}
-"""
-FRAME = BASE_TEMPLATE.environment.from_string(_FRAME)
 #: Panel would have a row as wide as its cells together, and what is around it too.
 SHRINKING = {"min-width": "0"}
 #: Cells wrap: two beside each other on a desk, one on a telephone.
 _CELL = {"flex": "1 1 400px", "min-width": "0", "overflow": "hidden"}
 _MESSAGE = (
-    "<div role='alert' style='border-left:4px solid #c1652f;background:#fbeee6;padding:8px 12px;"
+    "<div role='alert' style='border-left:4px solid #c1652f;background:var(--page-warning,#fbeee6);padding:8px 12px;"
     "overflow-wrap:anywhere'>{}</div>"
 )
 _MEANINGS = {
@@ -105,7 +84,8 @@ def advice_html(text: str, code: dict[str, str]) -> str:
     paragraphs = [f"<p style='margin:0 0 8px'>{html.escape(part)}</p>" for part in text.split("\n\n")]
     blocks = [
         f"<details><summary>{html.escape(name)} code</summary>"
-        f"<pre style='overflow:auto;background:#f6f6f6;padding:8px;font-size:12px'>{html.escape(lines)}</pre></details>"
+        "<pre style='overflow:auto;background:var(--page-band);padding:8px;font-size:12px' tabindex='0'>"
+        f"{html.escape(lines)}</pre></details>"
         for name, lines in code.items()
     ]
     return "".join(paragraphs + blocks)

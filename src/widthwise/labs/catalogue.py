@@ -79,7 +79,21 @@ def title_of(name: str) -> str:
     >>> title_of("marchenko-pastur") == get_lab("marchenko-pastur").title
     True
     """
-    return (ast.get_docstring(ast.parse(_source_of(name).read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return _words_of(name)[0]
+
+
+def statement_of(name: str) -> str:
+    """What a lab claims, read from its file.
+
+    >>> statement_of("marchenko-pastur") == get_lab("marchenko-pastur").statement
+    True
+    """
+    return _words_of(name)[1]
+
+
+def _words_of(name: str) -> tuple[str, str]:
+    title, _, statement = (ast.get_docstring(_parsed(_source_of(name))) or "").partition("\n\n")
+    return title.strip(), " ".join(statement.split())
 
 
 def knobs(name: str | Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,14 @@ class LabResult:
         table = text_table(COLUMNS, [row.cells for row in self.rows], left=True, limit=None)
         return "\n".join([f"{self.lab.name}: {self.lab.title}", table, *self.notes])
 
+    def csv(self) -> str:
+        """The table of claims, comma-separated."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(COLUMNS)
+        writer.writerows(row.cells for row in self.rows)
+        return text.getvalue()
+
     def save(self, folder: str | Path) -> list[Path]:
         """Write NAME.csv and, if the lab draws one, its figure as NAME.png and NAME.svg into a folder; the paths."""
         folder = Path(folder)
@@ -90,9 +99,7 @@ class LabResult:
         suffixes = ("csv", "png", "svg") if self.lab.draw else ("csv",)
         paths = [folder / f"{self.lab.name}.{suffix}" for suffix in suffixes]
         with replacing(paths[0]) as part, open(part, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows(row.cells for row in self.rows)
+            file.write(self.csv())
         if self.lab.draw:
             figure = self.figure()
             for path in paths[1:]:

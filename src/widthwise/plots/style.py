@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,10 +67,13 @@ _SETTINGS: Any = {
 }
 
 
+_SETTINGS_IN_USE = threading.RLock()
+
+
 @contextmanager
 def look() -> Iterator[None]:
-    """Draw with the library's settings and leave the user's alone."""
-    with plt.rc_context(_SETTINGS):
+    """Draw with the library's settings and leave the user's alone; one thread at a time, as they are matplotlib's."""
+    with _SETTINGS_IN_USE, plt.rc_context(_SETTINGS):
         yield
 
 
@@ -166,11 +170,16 @@ def svg_text(figure: Figure) -> str:
 
 
 def web_svg(figure: Figure) -> str:
-    """The figure as SVG for a page, and close it: its colours follow the reader's choice of light or dark.
+    """The figure as SVG for a page, and close it: its colours follow the reader's choice of light or dark."""
+    return light_or_dark(svg_text(figure))
 
-    Colours are variables of the page, `--ww-1f2328` for ink; a page with a switch of its own sets them.
+
+def light_or_dark(text: str) -> str:
+    """An SVG in the colours of the look, which become those of a dark page where the reader has one.
+
+    As an image it follows the `color-scheme` of the page around it. Inside a page its colours are variables of the
+    page, `--ww-1f2328` for ink, which the page may set.
     """
-    text = svg_text(figure)
     dark = "".join(f"--ww-{colour[1:]}:{other};" for colour, other in DARK.items())
     rule = f"<style>@media (prefers-color-scheme: dark){{:root{{{dark}}}}}</style>"
     for colour in DARK:

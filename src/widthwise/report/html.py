@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import math_to_image
 
-from widthwise.plots.style import look, narrow, web_svg
+from widthwise.plots.style import INK, light_or_dark, look, narrow, web_svg
 
 
 def cell(value: Any) -> str:
@@ -63,9 +63,9 @@ def equations(parts: Mapping[str, str]) -> str:
     for tex, words in parts.items():
         text = io.BytesIO()
         with look():
-            math_to_image(f"${tex}$", text, prop=FontProperties(size=13), format="svg")
+            math_to_image(f"${tex}$", text, prop=FontProperties(size=13), format="svg", color=INK)
         svg = "\n".join(line for line in text.getvalue().decode().splitlines() if "<dc:date>" not in line)
-        images.append(f"<img src='{image(svg)}' alt='{escape(words, quote=True)}'>")
+        images.append(f"<img src='{image(light_or_dark(svg))}' alt='{escape(words, quote=True)}'>")
     return f"<p class='equation'>{''.join(images)}</p>"
 
 
@@ -81,10 +81,20 @@ def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
+#: Light or dark; without a script, which a file that is sent around had better not have.
+SWITCH = (
+    "<fieldset class='look'><legend>Colours</legend>"
+    "<label><input type='radio' name='look' checked> as the system</label>"
+    "<label><input type='radio' name='look' id='light'> light</label>"
+    "<label><input type='radio' name='look' id='dark'> dark</label></fieldset>"
+)
 REPORT_STYLE = """
-:root{--ink:#1d2733;--soft:#5a6672;--line:#d9dee3;--accent:#1b3a57;--paper:#fff;--band:#f4f6f8}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a9b3bd;--line:#3a424b;--accent:#8ec5ff;--paper:#1b1f24;
---band:#252b32}.equation img{filter:invert(1)}}
+:root{color-scheme:light dark;--ink:light-dark(#1d2733,#e6e8eb);--soft:light-dark(#5a6672,#a9b3bd);
+--line:light-dark(#d9dee3,#3a424b);--accent:light-dark(#1b3a57,#8ec5ff);--paper:light-dark(#fff,#1b1f24);
+--band:light-dark(#f4f6f8,#252b32);--shade:light-dark(#0004,#fff4)}
+:root:has(#light:checked){color-scheme:light}:root:has(#dark:checked){color-scheme:dark}
+.look{border:0;padding:0;margin:0;font-size:.85rem;color:var(--soft)}.look legend{float:left;padding:0;margin-right:.8rem}
+.look label{margin-right:.8rem;white-space:nowrap}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);
 background:var(--paper);margin:0 auto;max-width:1220px;padding:1.5rem 1.25rem 4rem;overflow-wrap:break-word}
@@ -97,8 +107,8 @@ nav{font-size:.9rem;margin:1rem 0}nav a{margin-right:1rem;color:var(--accent);wh
 .card{background:var(--band);border-left:4px solid var(--accent);padding:.6rem .9rem}
 .card b{display:block;font-size:.82rem;color:var(--soft);font-weight:600}
 .scroll{overflow-x:auto;margin:1rem 0;background:linear-gradient(90deg,var(--paper) 30%,transparent),
-linear-gradient(90deg,transparent,var(--paper) 70%) 100% 0,linear-gradient(90deg,#0004,#0000),
-linear-gradient(90deg,#0000,#0004) 100% 0;
+linear-gradient(90deg,transparent,var(--paper) 70%) 100% 0,linear-gradient(90deg,var(--shade),#0000),
+linear-gradient(90deg,#0000,var(--shade)) 100% 0;
 background-repeat:no-repeat;background-size:40px 100%,40px 100%,12px 100%,12px 100%;
 background-attachment:local,local,scroll,scroll}
 .slim{display:none}
@@ -118,5 +128,5 @@ details{margin:.8rem 0}summary{cursor:pointer;color:var(--accent)}
 @media (max-width:700px){.slim{display:block}
 body{font-size:15px;padding:1rem .8rem 3rem}h1{font-size:1.45rem}.equation{margin-left:0}
 th,td{padding:.25rem .45rem}}
-@media print{body{max-width:none}details{display:block}}
+@media print{:root{color-scheme:light !important}.look{display:none}body{max-width:none}details{display:block}}
 """

@@ -16,7 +16,7 @@ from widthwise import plots
 from widthwise.errors import InvalidInput
 from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
-from widthwise.report.html import REPORT_STYLE, details, equations, figure, html_table, marked_up
+from widthwise.report.html import REPORT_STYLE, SWITCH, details, equations, figure, html_table, marked_up
 from widthwise.report.words import CAPTIONS, EQUATIONS, TEXT
 from widthwise.results.labels import MEANING
 from widthwise.study import Study
@@ -292,7 +292,7 @@ def page(found: Findings) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>widthwise report</title><style>{REPORT_STYLE}</style></head><body>"
-        f"{head(found)}<nav aria-label='sections'>{links}</nav>{_SLIM}{body}"
+        f"{SWITCH}{head(found)}<nav aria-label='sections'>{links}</nav>{_SLIM}{body}"
         f'<script type="application/json" id="widthwise-study">{data}</script></body></html>\n'
     )
 
