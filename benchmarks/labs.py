@@ -233,7 +233,7 @@ def write_table(file: Path, verdict: Any) -> None:
 
     text = file.read_text(encoding="utf-8")
     text = re.sub(r"\n(\?\?\? note \"Every claim.*?\n    ```|```text\n.*?\n```)\n", "", text, flags=re.S)
-    table = text_table(COLUMNS, [row.cells for row in verdict.rows], left=True)
+    table = text_table(COLUMNS, [row.cells for row in verdict.rows], left=True, limit=None)
     lines = ["```text", *table.splitlines(), verdict.basis, f"verdict: {verdict.text}", "```"]
     folded = "\n".join(
         ["", '??? note "Every claim: a quick run, seeds 0, 1, 2"', "", *(f"    {line}" for line in lines)]

@@ -120,12 +120,13 @@ class TestKernelStep:
         covariance = np.einsum("rab,rcd->abcd", centred, centred) / len(kernels)
         assert np.allclose(covariance, step.covariance, atol=0.04 * np.abs(step.covariance).max())
         assert not np.allclose(covariance, 1.1 * step.covariance, atol=0.04 * np.abs(step.covariance).max())
+        assert np.linalg.eigvalsh(kernels).min() > 0.0
 
     @pytest.mark.parametrize(
         ("kernel", "layer", "message"),
         [
-            ([[1.0, 2.0], [2.0, 1.0]], 2, "a matrix with the eigenvalue -1; expected a covariance matrix"),
-            ([[1.0, 0.2], [0.1, 1.0]], 2, "expected a symmetric matrix"),
+            ([[1.0, 2.0], [2.0, 1.0]], 2, "eigenvalue -1; expected a covariance matrix. Add to its diagonal"),
+            ([[1.0, 0.2], [0.1, 1.0]], 2, "expected a symmetric matrix, inputs by inputs. For example `theory"),
             ([[1.0]], 4, "layer: got 4; expected a layer from 2 to 3"),
         ],
     )

@@ -403,8 +403,11 @@ class TestDataset:
 class TestBadInput:
     def test_a_kinked_activation_names_what_does_not_exist(self):
         net = ww.MLP([3, 64, 1], "relu", C_W=2.0)
-        with pytest.raises(ww.errors.NotDifferentiable, match=r"net: got relu with order=1: .*gelu or swish for relu"):
+        with pytest.raises(
+            ww.errors.NotDifferentiable, match=r"net: got relu with order=1: .*gelu or swish for relu"
+        ) as told:
             ww.predict(net, X_TRAIN, Y[:, 0], X_TEST, order=1)
+        assert "`posterior(order=1)` needs no derivatives, and `train` measures" in str(told.value)
 
     def test_order_targets_and_steps(self):
         for order in (2, True, "1", -1):

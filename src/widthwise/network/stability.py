@@ -52,8 +52,9 @@ def unstable_step(algorithm: Any, largest_eigenvalue: float, loss: Loss = SQUARE
     curvature = largest_eigenvalue * loss.curvature + decay_of(algorithm)
     if not 0.0 < curvature < np.inf:
         return None
-    rates = scheduled_rates(algorithm)
-    values, bound = np.atleast_1d(algorithm.learning_rate if rates is None else rates), stable_product(algorithm)
+    rate: Any = algorithm.learning_rate
+    rates, bound = scheduled_rates(algorithm), stable_product(algorithm)
+    values = np.atleast_1d(rate if rates is None else rates)
     past = np.flatnonzero(values >= bound / curvature)
     if not len(past):
         return None

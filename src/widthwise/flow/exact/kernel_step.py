@@ -4,7 +4,8 @@ Given the kernel G of layer l, its n neurons are independent Gaussian vectors z_
     Ĝ_ab = C_b + (C_W/n) Σ_j σ(z_ja) σ(z_jb)
 is the kernel of layer l + 1: a mean of n independent matrices. Its mean and covariance are exact at every width,
     E[Ĝ] = C_b + C_W⟨σ_aσ_b⟩,    cov(Ĝ_ab, Ĝ_cd) = (C_W²/n) cov(σ_aσ_b, σ_cσ_d),
-and so are draws.
+and so are draws. A sum of squares of neurons, each is positive semidefinite as it is, without a projection; with at
+least as many neurons as inputs, and inputs that σ tells apart, it is definite.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class KernelStep:
 def kernel_step(net: MLP, kernel: Any, layer: int = 2) -> KernelStep:
     """The law of the kernel of `layer` given that of the layer before, `kernel` (inputs, inputs).
 
+    Draws are sums over neurons, and so positive semidefinite: definite where there are as many neurons as inputs.
+
     >>> net = MLP([2, 50, 1], "linear")
     >>> step = kernel_step(net, [[1.0, 0.5], [0.5, 1.0]])          # a Wishart matrix: (G_ac G_bd + G_ad G_bc)/n
     >>> step.mean.round(9).tolist(), [round(float(step.covariance[at]), 9) for at in ((0, 0, 0, 0), (0, 1, 0, 1))]
@@ -58,10 +61,12 @@ def kernel_step(net: MLP, kernel: Any, layer: int = 2) -> KernelStep:
     layer = check_integer("layer", layer, 2, net.depth, f"a layer from 2 to {net.depth}, the number of weight layers")
     G = real_array(kernel, "kernel")
     if G.ndim != 2 or G.shape[0] != G.shape[1] or G.size == 0 or not np.allclose(G, G.T, atol=1e-12 * np.abs(G).max()):
-        raise InvalidInput("kernel", f"an array of shape {G.shape}", "a symmetric matrix, inputs by inputs")
+        remedy = "For example `theory(net, X)['K'].values[0]`."
+        raise InvalidInput("kernel", f"an array of shape {G.shape}", "a symmetric matrix, inputs by inputs", remedy)
     values, vectors = linalg.eigh(G)
     if values[0] < -1e-10 * max(values[-1], 0.0) or values[-1] <= 0.0:
-        raise InvalidInput("kernel", f"a matrix with the eigenvalue {values[0]:.3g}", "a covariance matrix")
+        got, remedy = f"a matrix with the eigenvalue {values[0]:.3g}", "Add to its diagonal what rounding took away."
+        raise InvalidInput("kernel", got, "a covariance matrix", remedy)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     C_b, C_W, n = (float(net.C_b[layer - 1]), float(net.C_W[layer - 1]), net.widths[layer - 1])
     # a network whose first layer has the kernel G
