@@ -29,11 +29,14 @@ PROGRAM += "from widthwise.cli.main import run; run()"
 
 
 def interrupted_after(seconds, words, folder, presses=1):
-    """Exit code, standard error and the seconds from Ctrl-C to the end."""
+    """Exit code, standard error and the seconds from Ctrl-C to the end; it comes so long after the program listens."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words.split()],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
     )  # fmt: skip
+    # a thread listens; until there is one, for a twentieth of a second, the interpreter answers by itself
+    while process.poll() is None and len(os.listdir(f"/proc/{process.pid}/task")) < 2:
+        time.sleep(0.01)
     time.sleep(seconds)
     pressed = time.monotonic()
     for _ in range(presses):
@@ -55,7 +58,7 @@ def test_ctrl_c_ends_every_command_with_130(command, moments, tmp_path):
     old.write_text("an earlier result")
     if isinstance(moments, int):
         draw = random.Random(f"{command} {moments}")
-        moments = [draw.uniform(0.3, longest) for _ in range(moments)]
+        moments = [draw.uniform(0.05, longest) for _ in range(moments)]
     for moment in moments:
         code, err, seconds = interrupted_after(moment, words, tmp_path)
         assert (code, seconds < 5.0) == (130, True), (moment, seconds, err)

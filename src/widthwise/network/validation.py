@@ -264,7 +264,9 @@ def plain_values(values: Any, name: str, levels: int = 3) -> Any:
 
     Masked arrays are refused.
     """
-    if isinstance(values, list | tuple) and levels:
+    if isinstance(values, list | tuple):
+        if not levels:
+            return values
         special = any(
             hasattr(value, "detach") or isinstance(value, list | tuple | np.ma.MaskedArray) for value in values
         )

@@ -73,8 +73,8 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Data as scikit-learn checks them; inputs of a `net` of the user's own may have positions."""
     net = getattr(estimator, "net", None)
     positions = net is not None and check_network(net).positions != 0
-    X, *y = (plain_values(values, name) for values, name in zip((X, *y), "Xy", strict=False))
-    checked = validate_data(estimator, X, *y, dtype=np.float64, allow_nd=positions, **options)
+    given = [plain_values(values, name) for values, name in zip((X, *y), "Xy", strict=False)]
+    checked = validate_data(estimator, *given, dtype=np.float64, allow_nd=positions, **options)
     if net is not None:
         net.check_inputs(checked[0] if y else checked)
     return checked
