@@ -223,15 +223,28 @@ def test_the_model_is_left_alone_and_so_is_the_random_state():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.full
 def test_ten_million_parameters_are_audited_within_ten_seconds():
-    torch.set_num_threads(2)
+    """1.4 seconds of processor on a quiet core, of the twenty that two cores have in ten seconds."""
     model, batch = ResNet((64, 128, 256, 512), 2), torch.randn(16, 3, 32, 32)
     start = time.process_time()
     report = ww.audit(model, batch)
-    torch.set_num_threads(1)
     assert report.parameters > 10_000_000
-    assert time.process_time() - start < 20.0  # ten seconds on two cores
+    assert time.process_time() - start < 20.0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("which", ["convolutional", "dense"])
+def test_ten_million_parameters_are_advised_on_in_seconds(which):
+    """Some 12 seconds of processor on one thread, most of them products with the kernel; twice that under load."""
+    model, batch = ResNet((64, 128, 256, 512), 2), torch.randn(16, 3, 32, 32)
+    if which == "dense":
+        model, batch = mlp(5, 1800, inputs=784, outputs=10), rows(64, 784)
+    start = time.process_time()
+    report = ww.advise(model, batch)
+    assert report.audit.parameters > 10_000_000
+    assert report.step.error < 0.001
+    assert report.proxy_width > 1
+    assert time.process_time() - start < 40.0
 
 
 def test_the_command_reads_a_function_of_a_module(tmp_path, monkeypatch, capsys):
@@ -250,3 +263,72 @@ def test_the_command_reads_a_function_of_a_module(tmp_path, monkeypatch, capsys)
     assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "error"
     assert main(["audit", "nowhere:pair"]) == 2
     assert "ModuleNotFoundError" in capsys.readouterr().err
+
+
+MENDED = {
+    **DEFECTS,
+    "constant_weights": lambda m: m[2].weight.fill_(0.01),
+    "not_finite": lambda m: m[2].weight[0].fill_(float("nan")),
+    "saturated_units": lambda m: m[0].weight.mul_(100.0),
+    "gradients_vanish": lambda m: [part.weight.mul_(0.01) for part in m if isinstance(part, nn.Linear)],
+    "signals_explode": lambda m: [part.weight.mul_(50.0) for part in m if isinstance(part, nn.Linear)],
+}
+
+
+def mend(model, finding):
+    """Run the line of a finding as a user would."""
+    exec(compile(finding.remedy, finding.kind, "exec"), {"model": model, "nn": nn, "torch": torch})
+
+
+@pytest.mark.parametrize("kind", MENDED)
+def test_the_line_of_a_finding_mends_it(kind):
+    torch.manual_seed(4)
+    model = mlp(8, 32, nn.Tanh if kind in ("saturated_units", "gradients_vanish") else nn.ReLU)
+    with torch.no_grad():
+        MENDED[kind](model)
+    X, found = rows(), ww.audit(model, rows(), draws=0)
+    wrong = [one for one in loud(found) if one.kind == kind]
+    assert wrong
+    for one in wrong:
+        mend(model, one)
+    assert kind not in {one.kind for one in loud(ww.audit(model, X, draws=0))}
+
+
+@pytest.mark.parametrize("name", [*SEEDED, "torch's encoder"])
+def test_the_lines_of_seeded_defects_mend_them(name):
+    torch.manual_seed(21)
+    if name in SEEDED:
+        make, batch, *_ = SEEDED[name]
+        model, X = make(), batch()
+    else:
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 3)
+        X = torch.randn(4, 5, 32)
+    found = loud(ww.audit(model, X, draws=0))
+    assert found
+    for one in found:
+        mend(model, one)
+    assert not loud(ww.audit(model, X, draws=0))
+
+
+def test_the_lines_for_optimisers_and_jax_models_mend_them():
+    model = mlp()
+    decayed = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    part = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    for optimizer in (decayed, part):
+        names = {"model": model, "torch": torch, "optimizer": optimizer}
+        for one in loud(ww.audit(model, rows(), optimizer=optimizer, draws=0)):
+            exec(one.remedy, names)
+        assert not loud(ww.audit(model, rows(), optimizer=names["optimizer"], draws=0))
+    r = nnx.Rngs(0)
+    flax = nnx.Sequential(
+        nnx.Linear(8, 8, rngs=r), nnx.relu, nnx.Linear(8, 8, rngs=r), nnx.relu, nnx.Linear(8, 8, rngs=r)
+    )
+    for k in (2, 4):
+        flax.layers[k].kernel[...] = flax.layers[0].kernel[...]
+    other = eqx.nn.MLP(8, 8, 8, 2, key=jax.random.key(0))
+    other = eqx.tree_at(lambda m: [m.layers[1].weight, m.layers[2].weight], other, [other.layers[0].weight] * 2)
+    for twin in (flax, other):
+        names = {"model": twin, "jax": jax, "eqx": eqx}
+        (found,) = loud(ww.audit(twin, np.eye(8)[:4], draws=0))
+        exec(found.remedy, names)
+        assert not loud(ww.audit(names["model"], np.eye(8)[:4], draws=0))

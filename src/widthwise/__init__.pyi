@@ -62,8 +62,8 @@ from widthwise.network import ResMLP as ResMLP
 from widthwise.network import RMSNorm as RMSNorm
 from widthwise.network import SumPool as SumPool
 from widthwise.network import schedule as schedule
-from widthwise.readers.audit.audit import Audit as Audit
 from widthwise.readers.audit.audit import audit as audit
+from widthwise.readers.audit.audit_report import Audit as Audit
 from widthwise.readers.empirical.model_kernels import linearise as linearise
 from widthwise.readers.empirical.model_kernels import model_ntk as model_ntk
 from widthwise.readers.empirical.redraws import model_nngp as model_nngp

@@ -17,7 +17,8 @@ from widthwise.errors import InvalidInput, WidthwiseError
 
 def audit(
     model: Annotated[
-        str, typer.Argument(help="MODULE:FUNCTION; the function returns the model, or the model and a batch.")
+        str,
+        typer.Argument(help="MODULE:FUNCTION; the function returns the model, or it and a batch. Or the model itself."),
     ],
     output: OutputOptions,
     draws: Annotated[int, typer.Option("--draws", help="Fresh draws of the weights, for the spread of sizes.")] = 2,
@@ -61,22 +62,23 @@ def write_model_advice(model: str, options: dict[str, Any], kind: str, output: O
 
 
 def _model_and_batch(name: str) -> tuple[Any, Any]:
-    """The model, and the batch or None, that the function MODULE:FUNCTION makes."""
+    """The model, and the batch or None, that MODULE:NAME is or, as a function or class of a model, makes."""
+    from widthwise.readers.empirical.model_functions import PACKAGES, package_names
+
     module, _, function = name.partition(":")
     if not module or not function:
         raise InvalidInput("model", repr(name), "MODULE:FUNCTION, such as my_models:resnet")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        make = getattr(import_module(module), function)
-        made = make()
+        made = getattr(import_module(module), function)
+        if isinstance(made, type) or not package_names(made) & PACKAGES:  # else the model itself
+            made = made()
     except WidthwiseError:
         raise
     except Exception as error:  # whatever a module of the user may raise
         reason = (str(error).splitlines() or [""])[0]
         got = f"{name!r}, which raises {type(error).__name__}: {reason}"
-        raise InvalidInput(
-            "model", got, "a function of no arguments in a module that can be imported from here"
-        ) from error
+        raise InvalidInput("model", got, "a model, or a function of no arguments that makes one") from error
     finally:
         sys.path.pop(0)
     return made if isinstance(made, tuple) and len(made) == 2 else (made, None)

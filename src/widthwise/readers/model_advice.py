@@ -25,8 +25,9 @@ from widthwise.inference.transfer_error import ProxyWidth, proxy_width
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.network.validation import check_real
 from widthwise.progress import DelayedProgress
-from widthwise.readers.audit.audit import MOST_DRAWS, Audit, audit, plain_numbers
-from widthwise.readers.empirical.model_functions import CallArguments, function_of, package_names
+from widthwise.readers.audit.audit import MOST_DRAWS, audit
+from widthwise.readers.audit.audit_report import Audit, plain_numbers
+from widthwise.readers.empirical.model_functions import PACKAGES, CallArguments, function_of, package_names
 from widthwise.readers.empirical.model_kernels import TangentOperator, readable_network
 from widthwise.readers.empirical.redraws import FreshDraws
 from widthwise.readers.empirical.tangent_kernels import TangentRows
@@ -35,8 +36,7 @@ from widthwise.readers.transfer.parametrisation import Parametrisation, parametr
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
 _ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 4
 #: Relative errors of the largest eigenvalue of the kernel, of the model and of fresh draws, and products at most.
-_TOLERANCE, _TOLERANCE_OF_DRAWS, _MOST_PRODUCTS = 1e-3, 1e-2, 40
-_PACKAGES = {"torch", "flax", "equinox"}
+_TOLERANCE, _TOLERANCE_OF_DRAWS, _MOST_STEPS_OF_LANCZOS = 1e-3, 1e-2, 40
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def advise(net: Any, X: Any = None, **options: Any) -> Any:
     True
     >>> optimiser = torch.optim.SGD(report.param_groups)
     """
-    if package_names(net) & _PACKAGES:
+    if package_names(net) & PACKAGES:
         return _advise_model(net, X, **_checked_options(options, _MODEL_OPTIONS, "a module"))
     return advise_on_network(net, X, **_checked_options(options, ("deepest", "largest_step"), "a network"))
 
@@ -376,7 +376,7 @@ def _stable_step(
     generator = np.random.default_rng(seed)
     with DelayedProgress("kernels of the model") as bar:
         start = generator.normal(size=operator.shape)
-        found = operator.top(start, _TOLERANCE, _MOST_PRODUCTS, lambda: bar(0, 1 + draws))
+        found = operator.top(start, _TOLERANCE, _MOST_STEPS_OF_LANCZOS, lambda: bar(0, 1 + draws))
         if not found.value > 0.0:
             got = "a neural tangent kernel of zero on this batch"
             raise InvalidInput("model", got, "outputs that weights can change")
@@ -399,7 +399,7 @@ def _logs_of_draws(
     for draw in range(draws):
         drawn = TangentOperator(TangentRows(fresh.function.at(fresh.draw()), few, {}))
         try:
-            top = drawn.top(start, _TOLERANCE_OF_DRAWS, _MOST_PRODUCTS, partial(bar, 1 + draw, 1 + draws))
+            top = drawn.top(start, _TOLERANCE_OF_DRAWS, _MOST_STEPS_OF_LANCZOS, partial(bar, 1 + draw, 1 + draws))
         except InvalidInput:  # outputs or products that overflow
             continue
         if top.value > 0.0:

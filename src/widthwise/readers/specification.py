@@ -124,7 +124,7 @@ def _variances(W: np.ndarray) -> Iterator[Check]:
 
 
 def _overlaps(W: np.ndarray) -> Iterator[Check]:
-    """Pairs of rows, or of columns if those are fewer: the mean of (w_i·w_j)² against n s⁴, and the largest eigenvalue."""
+    """Of rows, or of columns if those are fewer: mean (w_i·w_j)² against n s⁴, and their largest eigenvalue."""
     side = "rows" if W.shape[0] <= W.shape[1] else "columns"
     few = W if side == "rows" else W.T
     m, n, squares = *few.shape, W**2

@@ -301,6 +301,8 @@ def _layer(layer: Any, where: str) -> Sequence[Any]:
     tensors = own.get("weight"), own.get("bias")
     first, second = (None if tensor is None else tensor.detach().cpu().double().numpy() for tensor in tensors)
     kind = type(layer).__name__
+    if first is None and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise unsupported(f"{where} whose weights are computed from others", "Theory needs weights drawn as they are.")
     if isinstance(layer, nn.Linear):
         assert first is not None
         return [ReadDense(first, second, where, tensors)]

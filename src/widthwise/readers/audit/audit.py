@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,21 +12,21 @@ from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_integer, check_seed
 from widthwise.network.validation import refuse_mask
+from widthwise.readers.audit.audit_report import Audit
 from widthwise.readers.audit.jax_signals import layer_sizes
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
 from widthwise.readers.audit.observations import (
     LayerSize,
     Observations,
-    TensorFacts,
     observe_module,
     prepared_for_signals,
     tensor_facts,
 )
+from widthwise.readers.audit.remedies import Remedies, attribute
 from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
 from widthwise.readers.empirical.model_kernels import readable_network
 from widthwise.readers.empirical.redraws import EntriesLaw
 from widthwise.results.theory import theory
-from widthwise.text import text_table
 
 #: Rows of a batch on which theory is computed.
 _ROWS_OF_THEORY = 32
@@ -38,142 +34,6 @@ _ROWS_OF_THEORY = 32
 MOST_DRAWS = 1000
 #: Kinds of findings that only say what could not be looked at.
 _NOT_SEEN = {"forward": "warning", "no_output": "warning", "backward": "warning", "no_gradient": "warning"}
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What was found in a model. `text`, `html` and `json` are the same report in three forms.
-
-    `findings` are ranked, errors first; each has `tensor`, `kind`, `severity` ("error", "warning", "note"), `message`
-    and `remedy`, the line of code that mends it. `tensors` says of every parameter how it is used, its fans, its mean
-    and variance, the C_W or C_b that they mean and its share of the NTK; `layers` gives the size of signals and
-    gradients, with standard errors of their logarithms over `draws` fresh draws. `net` is the network the model is,
-    where that can be read, and for a plain one `expected` has (layer, mean square of signals, K of
-    theory). Numbers that could not be measured are NaN in `tensors` and `layers`, and null in `json`.
-    """
-
-    model: str
-    parameters: int
-    findings: tuple[AuditFinding, ...]
-    tensors: tuple[TensorFacts, ...]
-    layers: tuple[LayerSize, ...] = ()
-    draws: int = 0
-    net: Network | None = None
-    expected: tuple[tuple[int, float, float], ...] = field(default=(), repr=False)
-
-    @property
-    def verdict(self) -> str:
-        counts = {kind: sum(one.severity == kind for one in self.findings) for kind in ("error", "warning")}
-        if not any(counts.values()):
-            return "nothing wrong was found"
-        return " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
-
-    @cached_property
-    def text(self) -> str:
-        parts = [f"{self.model}, {self.parameters:,} parameters: {self.verdict}."]
-        parts += ["\n".join(map(str, self.findings))] if self.findings else []
-        parts.append(text_table(_TENSOR_COLUMNS, map(_tensor_row, self.tensors)))
-        if self.layers:
-            said = (
-                f"Sizes by layer, with the spread of their logarithm over {self.draws} fresh draws"
-                if self.draws
-                else "Sizes by layer"
-            )
-            rows = [
-                (s.name, s.kind, s.signal, _none(s.signal_se), s.gradient, _none(s.gradient_se)) for s in self.layers
-            ]
-            parts.append(f"{said}:\n" + text_table(("layer", "kind", "signal", "spread", "gradient", "spread"), rows))
-        if self.expected:
-            rows = [
-                (layer, own, expected, own / expected if expected else None) for layer, own, expected in self.expected
-            ]
-            parts.append(
-                "Mean square of signals against theory:\n" + text_table(("layer", "model", "theory", "ratio"), rows)
-            )
-        return "\n\n".join(parts)
-
-    @cached_property
-    def html(self) -> str:
-        rows = "".join(
-            f"<tr class={one.severity}>"
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in vars(one).values())
-            + "</tr>"
-            for one in self.findings
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("tensor", "kind", "severity", "message", "remedy"))
-        tensors = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_cell(cell))}</td>" for cell in _tensor_row(one)) + "</tr>"
-            for one in self.tensors
-        )
-        return (
-            "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Audit</title><style>body{font:15px/1.5 "
-            "sans-serif;max-width:80em;margin:2em auto;padding:0 1em}td,th{padding:2px 10px;text-align:left;"
-            "border-bottom:1px solid #ddd}.error td{color:#a00}.warning td{color:#850}</style></head><body>"
-            f"<h1>{html.escape(self.model)}: {html.escape(self.verdict)}</h1><table><tr>{head}</tr>{rows}</table>"
-            f"<h2>Tensors</h2><table><tr>{''.join(f'<th>{c}</th>' for c in _TENSOR_COLUMNS)}</tr>{tensors}</table>"
-            f"<pre>{html.escape(self.text)}</pre></body></html>"
-        )
-
-    @property
-    def json(self) -> str:
-        return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False, indent=2)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists; None where a number is not finite."""
-        found = {
-            "model": self.model,
-            "parameters": self.parameters,
-            "verdict": self.verdict,
-            "draws": self.draws,
-            "findings": [asdict(one) for one in self.findings],
-            "tensors": [asdict(one) for one in self.tensors],
-            "layers": [asdict(one) for one in self.layers],
-            "network": None if self.net is None else repr(self.net),
-            "expected": [list(row) for row in self.expected],
-        }
-        return plain_numbers(found)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-
-_TENSOR_COLUMNS = ("tensor", "shape", "used as", "fan in", "fan out", "law", "mean", "std", "C", "NTK share")
-
-
-def _tensor_row(one: TensorFacts) -> tuple[Any, ...]:
-    packed = f" ×{one.pieces}" if one.pieces > 1 else ""
-    shape = "×".join(map(str, one.shape)) or "1"
-    fans = [None if fan is None else f"{fan:g}" for fan in (one.fan_in, one.fan_out)]
-    return (
-        one.name,
-        shape,
-        (one.use or "-") + packed,
-        *fans,
-        one.distribution,
-        one.mean,
-        math.sqrt(one.variance),
-        one.C,
-        _none(one.share),
-    )
-
-
-def _none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def plain_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: plain_numbers(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_numbers(item) for item in value]
-    return _none(value) if isinstance(value, float) else value
 
 
 def audit(model: Any, batch: Any = None, *, optimizer: Any = None, draws: int = 2, seed: int = 0) -> Audit:
@@ -219,21 +79,25 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInput("optimizer", type(optimizer).__name__, "a torch.optim optimiser, or None")
     every = dict(model.named_parameters())
-    named = {name: value for name, value in every.items() if has_values(value)}
+    named = {name: value for name, value in every.items() if has_values(value) and not value.is_complex()}
     laws = {name: EntriesLaw.of(_entries_of(torch, value)) for name, value in named.items()}
     values = {name: law.entries for name, law in laws.items()}
     seen = _signals_on(torch, model, batch, laws, draws, seed)
     of_gradients = {name: None if g is None else g.detach().cpu().numpy() for name, g in seen.gradients.items()}
     trained = {name: value.requires_grad for name, value in named.items()}
     seen.tensors = [
-        tensor_facts(name, law, seen.uses.tensors, trained[name], of_gradients.get(name))
-        for name, law in laws.items()
+        tensor_facts(name, law, seen.uses.tensors, trained[name], of_gradients.get(name)) for name, law in laws.items()
     ]
     _add_shares(seen, of_gradients)
     extra = [_unseen(kind, said, type(model).__name__) for kind, said in seen.problems]
-    for name in (name for name in every if name not in named):
-        said = "has no values: a lazy layer that was not called, or the meta device"
-        extra.append(AuditFinding(name, "no_values", "warning", said, "model(batch), or model.to_empty(device='cpu')"))
+    for name, value in every.items():
+        if not has_values(value):
+            said = "has no values: a lazy layer that was not called, or the meta device"
+            remedy = "model(batch)  # or model.to_empty(device='cpu')"
+            extra.append(AuditFinding(name, "no_values", "warning", said, remedy))
+        elif value.is_complex():
+            extra.append(AuditFinding(name, "complex", "note", "has complex entries, which were not looked at", ""))
+    extra += _buffers_that_are_no_numbers(torch, model)
     if not any(value.requires_grad for value in every.values()):
         extra.append(
             AuditFinding(
@@ -263,14 +127,18 @@ def _signals_on(
         arguments = _torch_arguments(torch, batch, model)
         rows = next((len(v) for v in (*arguments[0], *arguments[1].values()) if hasattr(v, "shape") and v.dim()), 1)
         module, remarks = prepared_for_signals(torch, model, rows)
-    except Exception as error:  # what cannot be copied, or is no batch
+        each = [v for v in (*arguments[0], *arguments[1].values()) if isinstance(v, torch.Tensor)]
+        floats = [v for v in each if v.is_floating_point()]
+        if any(not v.numel() for v in each):
+            said = "signals were not measured: the batch has no entries"
+            return Observations(problems=[("forward", said), *remarks])
+        if any(not bool(torch.isfinite(v).all()) for v in floats):
+            said = "signals were not measured: the batch has NaN or infinite entries"
+            return Observations(problems=[("forward", said), *remarks])
+        with torch.random.fork_rng():
+            seen = observe_module(torch, module, arguments, laws, draws, seed)
+    except Exception as error:  # what cannot be copied or watched, or is no batch
         return Observations(problems=[("forward", f"signals were not measured ({one_line(error)})")])
-    devices = torch.random.fork_rng()
-    with devices:
-        seen = observe_module(torch, module, arguments, laws, draws, seed)
-    floats = [
-        v for v in (*arguments[0], *arguments[1].values()) if hasattr(v, "is_floating_point") and v.is_floating_point()
-    ]
     if floats:
         seen.inputs = float(floats[0].double().square().mean().sqrt())
     seen.problems += remarks
@@ -306,10 +174,21 @@ def _unseen(kind: str, said: str, model: str) -> AuditFinding:
     severity = "note" if said.startswith("no batch") else _NOT_SEEN.get(kind, "note")
     remedy = (
         "audit(model, (x, mask))  # a tuple gives several arguments, a dict named ones"
-        if "forward raises" in said
+        if "forward raises" in said or "not measured (" in said
         else ""
     )
     return AuditFinding(model, kind, severity, said, remedy)
+
+
+def _buffers_that_are_no_numbers(torch: Any, model: Any) -> Iterator[AuditFinding]:
+    """NaN in running statistics and their like; infinite entries are those of masks."""
+    for name, value in model.named_buffers():
+        floats = value.is_floating_point() and value.device.type != "meta"
+        bad = int(torch.isnan(value).sum()) if floats else 0
+        if bad:
+            message = f"{bad} of {value.numel()} entries of this buffer are NaN"
+            remedy = f"{attribute(name)}.nan_to_num_()  # or load the buffer again"
+            yield AuditFinding(name, "not_finite", "error", message, remedy)
 
 
 def _tied_names(model: Any) -> dict[str, list[str]]:
@@ -336,10 +215,11 @@ def _read(
     linear = [layer for layer in layers if layer.kind == "Linear"]
     if not isinstance(net, MLP) or batch is None or isinstance(batch, tuple | Mapping) or len(linear) != net.depth:
         return net, ()
-    rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)[:_ROWS_OF_THEORY]
-    if not rows.size:
+    try:
+        rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)[:_ROWS_OF_THEORY]
+        K = np.einsum("laa->l", theory(net, rows.reshape(len(rows), -1), order=0)["K"].values) / len(rows)
+    except (InvalidInput, TypeError, ValueError):  # no rows that the network takes
         return net, ()
-    K = np.einsum("laa->l", theory(net, rows.reshape(len(rows), -1), order=0)["K"].values) / len(rows)
     return net, tuple((i + 1, layer.signal**2, float(K[i])) for i, layer in enumerate(linear))
 
 
@@ -352,7 +232,8 @@ def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
     except InvalidInput as error:
         if "NaN" not in error.got:
             raise
-        finding = AuditFinding(name, "not_finite", "error", error.got, "initialise the module again")
+        remedy = f"model = {name}(...)  # initialise the module again"
+        finding = AuditFinding(name, "not_finite", "error", error.got, remedy)
         return Audit(name, 0, (finding,), ())
     values = {key: np.asarray(value, float) for key, value in f.parameters.items()}
     uses = {key: [_use_by_shape(value.shape, flax, key)] for key, value in values.items() if value.ndim >= 2}
@@ -398,7 +279,8 @@ def _assembled(
     net: Network | None,
     expected: tuple[tuple[int, float, float], ...],
 ) -> Audit:
-    found = [*all_findings(seen, values, tied), *extra]
+    package = next((name for name in ("flax", "equinox") if name in package_names(model)), "torch")
+    found = [*all_findings(seen, values, tied, Remedies(package)), *extra]
     found.sort(key=lambda one: ("error", "warning", "note").index(one.severity))
     count = sum(facts.entries for facts in seen.tensors)
     return Audit(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.readers.audit.observations import Observations, TensorFacts
+from widthwise.readers.audit.remedies import Remedies, attribute
 
 #: Gains of fan-in rules that people use: LeCun or Xavier, and He; the default of torch, which is uniform, has 1/3.
 KNOWN_GAINS, UNIFORM_GAIN = (1.0, 2.0), 1.0 / 3.0
@@ -41,34 +42,32 @@ class AuditFinding:
 
 
 def all_findings(
-    seen: Observations, values: Mapping[str, np.ndarray], tied: Mapping[str, list[str]]
+    seen: Observations, values: Mapping[str, np.ndarray], tied: Mapping[str, list[str]], lines: Remedies
 ) -> list[AuditFinding]:
-    """Every finding, errors first."""
+    """Every finding, errors first, with `lines` of code in the package of the model."""
     checks: tuple[Callable[..., Iterator[AuditFinding]], ...] = (
-        lambda: _not_finite(values),
-        lambda: _copied_layers(values),
-        lambda: _each_tensor(seen, values),
-        lambda: _packed_fans(seen),
-        lambda: _depth_scaled_fans(seen),
-        lambda: _tied_weights(seen, tied),
-        lambda: _units(seen),
-        lambda: _signal_sizes(seen),
+        lambda: _not_finite(values, lines),
+        lambda: _copied_layers(values, lines),
+        lambda: _each_tensor(seen, values, lines),
+        lambda: _packed_fans(seen, lines),
+        lambda: _depth_scaled_fans(seen, lines),
+        lambda: _tied_weights(seen, tied, lines),
+        lambda: _units(seen, values, lines),
+        lambda: _signal_sizes(seen, lines),
     )
     found = [finding for check in checks for finding in check()]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _not_finite(values: Mapping[str, np.ndarray]) -> Iterator[AuditFinding]:
+def _not_finite(values: Mapping[str, np.ndarray], lines: Remedies) -> Iterator[AuditFinding]:
     for name, value in values.items():
         bad = int((~np.isfinite(value)).sum())
         if bad:
             message = f"{bad} of {value.size} entries are NaN or infinite"
-            yield AuditFinding(
-                name, "not_finite", "error", message, f"nn.init.normal_(model.{name}, std=…)  # or reload the weights"
-            )
+            yield AuditFinding(name, "not_finite", "error", message, lines.start_again(name, value.shape))
 
 
-def _copied_layers(values: Mapping[str, np.ndarray]) -> Iterator[AuditFinding]:
+def _copied_layers(values: Mapping[str, np.ndarray], lines: Remedies) -> Iterator[AuditFinding]:
     """Random tensors that are equal entry by entry: layers made by copying start, and stay, alike."""
     beginnings: dict[tuple, list[str]] = defaultdict(list)
     for name, value in values.items():
@@ -80,18 +79,15 @@ def _copied_layers(values: Mapping[str, np.ndarray]) -> Iterator[AuditFinding]:
             value = values[name]
             if np.isfinite(value).all() and float(value.std()) > 0.0:
                 groups[blake2b(np.ascontiguousarray(value).data).digest()].append(name)
-    layers: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    layers: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
     for names in groups.values():
         if len(names) > 1:
-            layers[_copied_parts(names)].append(names[1])
-    for parts, names in layers.items():
+            layers[_copied_parts(names)].append(names[1:])
+    for parts, copies in layers.items():
         shown = ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
-        message = f"{shown} start equal: the same entries in {len(names)} tensor{'s' * (len(names) > 1)} of each"
-        remedy = (
-            f"for part in (model.{', model.'.join(parts[1:])},): part.apply(lambda m: m.reset_parameters() "
-            "if hasattr(m, 'reset_parameters') else None)"
-        )
-        yield AuditFinding(names[0], "copied_layers", "error", message, remedy)
+        message = f"{shown} start equal: the same entries in {len(copies)} tensor{'s' * (len(copies) > 1)} of each"
+        tensors = [(name, float(values[name].std())) for names in copies for name in names]
+        yield AuditFinding(copies[0][0], "copied_layers", "error", message, lines.separate(parts[1:], tensors))
 
 
 def _copied_parts(names: list[str]) -> tuple[str, ...]:
@@ -102,7 +98,7 @@ def _copied_parts(names: list[str]) -> tuple[str, ...]:
     return tuple(".".join(piece[:keep]) for piece in pieces)
 
 
-def _each_tensor(seen: Observations, values: Mapping[str, np.ndarray]) -> Iterator[AuditFinding]:
+def _each_tensor(seen: Observations, values: Mapping[str, np.ndarray], lines: Remedies) -> Iterator[AuditFinding]:
     for facts in seen.tensors:
         name = facts.name
         if not np.isfinite(values[name]).all():
@@ -114,13 +110,13 @@ def _each_tensor(seen: Observations, values: Mapping[str, np.ndarray]) -> Iterat
         if not facts.is_weight or facts.entries < 4:
             continue
         if facts.distribution == "constant":
-            yield from _constant(facts)
+            yield from _constant(facts, lines)
         elif facts.use != "recurrent" or facts.fan_in:
-            yield from _entry_findings(facts, values[name])
+            yield from _entry_findings(facts, values[name], lines)
 
 
-def _constant(facts: TensorFacts) -> Iterator[AuditFinding]:
-    reset = f"nn.init.kaiming_normal_(model.{facts.name})"
+def _constant(facts: TensorFacts, lines: Remedies) -> Iterator[AuditFinding]:
+    reset = lines.redraw(facts.name, 1.0 / math.sqrt(facts.fan_in or 1.0))
     if facts.mean != 0.0:
         message = f"all weights are {facts.mean:.4g}: units that start equal stay equal"
         yield AuditFinding(facts.name, "constant_weights", "error", message, reset)
@@ -133,28 +129,28 @@ def _constant(facts: TensorFacts) -> Iterator[AuditFinding]:
         )
 
 
-def _entry_findings(facts: TensorFacts, value: np.ndarray) -> Iterator[AuditFinding]:
+def _entry_findings(facts: TensorFacts, value: np.ndarray, lines: Remedies) -> Iterator[AuditFinding]:
     assert facts.fan_in is not None
     name, error = facts.name, math.sqrt(facts.variance / facts.entries)
-    std = math.sqrt(1.0 / facts.fan_in)
+    redraw = lines.redraw(name, math.sqrt(1.0 / facts.fan_in))
     coherent = facts.mean**2 * facts.fan_in
     if abs(facts.mean) > 6 * error and coherent > facts.variance and facts.fan_in >= 4:
         message = (
             f"mean {facts.mean:.3g} is not zero ({facts.mean / error:+.0f} standard errors): all units share a signal "
             f"{math.sqrt(coherent / facts.variance):.2g} times their own"
         )
-        yield AuditFinding(name, "nonzero_mean", "warning", message, f"nn.init.normal_(model.{name}, std={std:.3g})")
+        yield AuditFinding(name, "nonzero_mean", "warning", message, redraw)
     rows = value.reshape(value.shape[0], -1)
     random = rows[rows.std(axis=1) > 0] if rows.shape[1] > 1 else rows[:0]
     if len(random) > 1 and rows.shape[1] >= 4:
         copies = len(random) - len({row.tobytes() for row in random})
         if copies:
             message = f"{copies} of {len(rows)} rows are copies of others: units that start equal stay equal"
-            yield AuditFinding(name, "copied_units", "error", message, f"nn.init.normal_(model.{name}, std={std:.3g})")
+            yield AuditFinding(name, "copied_units", "error", message, redraw)
     if facts.C > LARGE_C and facts.uses == 1:
         message = f"weight variance is C_W/fan-in with C_W = {facts.C:.3g}: sizes grow {math.sqrt(facts.C):.3g}-fold"
         severity = "error" if facts.C > 100 else "warning"
-        yield AuditFinding(name, "large_variance", severity, message, f"nn.init.normal_(model.{name}, std={std:.3g})")
+        yield AuditFinding(name, "large_variance", severity, message, redraw)
 
 
 def _matches(value: float, target: float, entries: int) -> bool:
@@ -162,7 +158,7 @@ def _matches(value: float, target: float, entries: int) -> bool:
     return abs(value / target - 1.0) < max(4.0 * math.sqrt(2.0 / entries), 1e-3)
 
 
-def _packed_fans(seen: Observations) -> Iterator[AuditFinding]:
+def _packed_fans(seen: Observations, lines: Remedies) -> Iterator[AuditFinding]:
     """Query, key and value in one matrix whose variance is that of Xavier with the fan-out of all three together."""
     for facts in seen.tensors:
         if facts.pieces != 3 or facts.use == "recurrent" or not facts.fan_in or facts.fan_out is None:
@@ -175,13 +171,10 @@ def _packed_fans(seen: Observations) -> Iterator[AuditFinding]:
                 f"{3 * facts.fan_out:.0f}, that of all three: each has {facts.variance / own:.2g} of the variance "
                 f"{own:.4g} of a projection with fan-in {facts.fan_in:.0f} and fan-out {facts.fan_out:.0f}"
             )
-            remedy = (
-                f"for piece in model.{facts.name}.chunk(3): nn.init.xavier_uniform_(piece)  # under torch.no_grad()"
-            )
-            yield AuditFinding(facts.name, "packed_fan", "warning", message, remedy)
+            yield AuditFinding(facts.name, "packed_fan", "warning", message, lines.pieces(facts.name))
 
 
-def _depth_scaled_fans(seen: Observations) -> Iterator[AuditFinding]:
+def _depth_scaled_fans(seen: Observations, lines: Remedies) -> Iterator[AuditFinding]:
     """Output projections of blocks with variance gain/(fan·L) or gain/(fan·2L), where fan is not the fan-in.
 
     Square projections of the same blocks, whose fans agree, say which scale is meant: 2/(fan-in·L) with the right fan
@@ -207,17 +200,17 @@ def _depth_scaled_fans(seen: Observations) -> Iterator[AuditFinding]:
     for facts, container, by_in, by_out in candidates:
         common = by_out & meant[container]
         if (common and not by_in & meant[container]) or not (by_in or meant[container]):
-            yield _depth_scaled(facts, depths[container], min(common or by_out))
+            yield _depth_scaled(facts, depths[container], min(common or by_out), lines)
 
 
-def _depth_scaled(facts: TensorFacts, blocks: int, scale: float) -> AuditFinding:
+def _depth_scaled(facts: TensorFacts, blocks: int, scale: float, lines: Remedies) -> AuditFinding:
     assert facts.fan_in is not None
     assert facts.fan_out is not None
     message = (
         f"variance {facts.variance:.4g} is {scale:.3g}/{facts.fan_out:.0f}, scaled for {blocks} blocks but with the "
         f"fan-out in place of the fan-in {facts.fan_in:.0f}: it is {facts.fan_in / facts.fan_out:.3g} times too large"
     )
-    remedy = f"nn.init.normal_(model.{facts.name}, std={math.sqrt(scale / facts.fan_in):.3g})"
+    remedy = lines.redraw(facts.name, math.sqrt(scale / facts.fan_in))
     return AuditFinding(facts.name, "depth_scaled_fan", "warning", message, remedy)
 
 
@@ -236,7 +229,7 @@ def _blocks(names: list[str]) -> dict[str, int]:
     return {container: len(found) for container, found in numbers.items()}
 
 
-def _tied_weights(seen: Observations, tied: Mapping[str, list[str]]) -> Iterator[AuditFinding]:
+def _tied_weights(seen: Observations, tied: Mapping[str, list[str]], lines: Remedies) -> Iterator[AuditFinding]:
     for facts in seen.tensors:
         uses = seen.uses.tensors.get(facts.name, [])
         products = [use for use in uses if use.operation != "embedding"]
@@ -247,7 +240,7 @@ def _tied_weights(seen: Observations, tied: Mapping[str, list[str]]) -> Iterator
                     f"is embedding and output at once, with an embedding's variance {facts.variance:.3g}: logits start "
                     f"{math.sqrt(C):.3g} times as large as the features, and grow with width"
                 )
-                remedy = f"nn.init.normal_(model.{facts.name}, std={math.sqrt(1.0 / products[-1].fan_in):.3g})"
+                remedy = lines.redraw(facts.name, math.sqrt(1.0 / products[-1].fan_in))
                 severity = "error" if C > 100 else "warning"
                 yield AuditFinding(facts.name, "tied_scale", severity, message, remedy)
         names = tied.get(facts.name, [])
@@ -256,34 +249,26 @@ def _tied_weights(seen: Observations, tied: Mapping[str, list[str]]) -> Iterator
             yield AuditFinding(facts.name, "tied", "note", message, "")
 
 
-def _units(seen: Observations) -> Iterator[AuditFinding]:
+def _units(seen: Observations, values: Mapping[str, np.ndarray], lines: Remedies) -> Iterator[AuditFinding]:
     for use in seen.uses.activations:
+        bias = f"{use.after.rpartition('.')[0]}.bias".lstrip(".")
+        remedy = lines.layer_before(use.after, bias if bias in values else "", use.rectifies)
         if use.dead > 0.5 and use.rows >= 8:
             message = f"{100 * use.dead:.0f}% of units after {use.name} are zero on all {use.rows} rows"
-            yield AuditFinding(
-                use.where,
-                "dead_units",
-                "warning",
-                message,
-                f"nn.init.zeros_(model.{use.where}.bias)  # and lower the weight variance before it",
-            )
+            yield AuditFinding(use.where, "dead_units", "warning", message, remedy)
         if use.saturated > 0.5:
             message = f"{100 * use.saturated:.0f}% of values after {use.name} are saturated: gradients stop there"
-            yield AuditFinding(
-                use.where,
-                "saturated_units",
-                "warning",
-                message,
-                f"nn.init.xavier_normal_(model.{use.where}.weight)  # or the layer before it",
-            )
+            yield AuditFinding(use.where, "saturated_units", "warning", message, remedy)
 
 
-def _signal_sizes(seen: Observations) -> Iterator[AuditFinding]:
+def _signal_sizes(seen: Observations, lines: Remedies) -> Iterator[AuditFinding]:
     """Signals and gradients from the first layer with weights to the last."""
     layers = [layer for layer in seen.layers if layer.signal > 0.0]
+    saturating = any(not use.rectifies for use in seen.uses.activations)
+    remedy = lines.everywhere(rectified=not saturating)
     if not math.isfinite(seen.outputs) and seen.layers:
         bad = next((layer.name for layer in seen.layers if not math.isfinite(layer.signal)), "the model")
-        yield AuditFinding(bad, "not_finite_signal", "error", "signals are NaN or infinite from here on", "")
+        yield AuditFinding(bad, "not_finite_signal", "error", "signals are NaN or infinite from here on", remedy)
         return
     if len(layers) < 2:
         return
@@ -296,7 +281,7 @@ def _signal_sizes(seen: Observations) -> Iterator[AuditFinding]:
             "signals_explode",
             "error",
             message,
-            "ww.advise(model) gives variances that keep signals in range",
+            remedy,
         )
     if last.signal < 1e-4 * first.signal:
         message = f"signals shrink {first.signal / last.signal:.3g}-fold from {first.name} to {last.name}"
@@ -305,7 +290,7 @@ def _signal_sizes(seen: Observations) -> Iterator[AuditFinding]:
             "signals_vanish",
             "warning",
             message,
-            "ww.advise(model) gives variances that keep signals in range",
+            remedy,
         )
     if first.gradient > 0.0 and last.gradient > 0.0:
         ratio = first.gradient / last.gradient
@@ -314,9 +299,7 @@ def _signal_sizes(seen: Observations) -> Iterator[AuditFinding]:
             what = f"{'grow' if grow else 'shrink'} {max(ratio, 1 / ratio):.3g}-fold"
             message = f"gradients {what} from {last.name} back to {first.name}"
             kind = "gradients_explode" if grow else "gradients_vanish"
-            yield AuditFinding(
-                first.name, kind, "warning", message, "ww.advise(model) gives variances that keep gradients in range"
-            )
+            yield AuditFinding(first.name, kind, "warning", message, remedy)
 
 
 def optimiser_findings(optimizer: Any, names: Mapping[int, str], vectors: set[str]) -> Iterator[AuditFinding]:
@@ -329,8 +312,9 @@ def optimiser_findings(optimizer: Any, names: Mapping[int, str], vectors: set[st
         if decayed:
             shown = ", ".join(decayed[:3])
             message = f"weight decay {group['weight_decay']:g} pulls {len(decayed)} biases and gains to zero: {shown}"
-            remedy = "give parameters with p.dim() < 2 a group of their own with weight_decay=0.0"
+            remedy = Remedies().without_decay(type(optimizer).__name__, group["lr"], group["weight_decay"])
             yield AuditFinding(decayed[0], "decayed_vectors", "warning", message, remedy)
     for name in names.values():
         if name not in listed:
-            yield AuditFinding(name, "not_optimised", "warning", "is trained by no group of the optimiser", "")
+            remedy = f'optimizer.add_param_group({{"params": [{attribute(name)}]}})'
+            yield AuditFinding(name, "not_optimised", "warning", "is trained by no group of the optimiser", remedy)

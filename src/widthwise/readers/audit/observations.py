@@ -138,7 +138,8 @@ def _pass(torch: ModuleType, module: Any, arguments: Any, generator: Any, seen: 
         for name, part in module.named_modules()
         if any(value is not None for value in part._parameters.values())
     ]
-    positional, named = arguments
+    positional = tuple(_copied(torch, value) for value in arguments[0])
+    named = {name: _copied(torch, value) for name, value in arguments[1].items()}
     try:
         with torch.enable_grad():
             if seen is None:
@@ -156,6 +157,11 @@ def _pass(torch: ModuleType, module: Any, arguments: Any, generator: Any, seen: 
     return _backward(torch, module, first_output(found), outgoing, generator, seen)
 
 
+def _copied(torch: ModuleType, value: Any) -> Any:
+    """A tensor of one's own: a forward pass may change its arguments in place."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def _recording(outgoing: list[tuple[str, Any, Any]], name: str, part: Any) -> Callable[..., None]:
     def hook(module: Any, positional: Any, result: Any) -> None:
         tensor = first_output(result)
@@ -168,7 +174,8 @@ def _recording(outgoing: list[tuple[str, Any, Any]], name: str, part: Any) -> Ca
 def _backward(torch: ModuleType, module: Any, z: Any, outgoing: list, generator: Any, seen: Observations | None) -> Any:
     if not hasattr(z, "requires_grad") or not z.is_floating_point():
         if seen is not None:
-            seen.problems.append(("no_output", f"the result is {type(z).__name__}, not a tensor of numbers"))
+            what = f"a tensor of {z.dtype}" if hasattr(z, "dtype") else type(z).__name__
+            seen.problems.append(("no_output", f"the result is {what}: gradients need a tensor of real numbers"))
         return None
     sizes = [
         LayerSize(name or "the model", type(part).__name__, _rms(value.detach()), 0.0) for name, part, value in outgoing

@@ -43,6 +43,11 @@ class ActivationUse:
     dead: float = 0.0
     saturated: float = 0.0
     rows: int = 0
+    after: str = ""  # the weight of the last product before it
+
+    @property
+    def rectifies(self) -> bool:
+        return self.name in _RECTIFIERS
 
 
 @dataclass
@@ -90,6 +95,7 @@ class _Watch:
 
     def __init__(self, names: dict[int, str]):
         self.names, self.uses, self.where = names, ForwardUses(), ""
+        self.product = ""
         self.packed: dict[int, tuple[Any, TensorUse]] = {}  # results that may be split, kept so that ids stay unique
 
     def name_of(self, value: Any) -> str | None:
@@ -124,6 +130,7 @@ class _Watch:
             if any(part in name.lower() for part in _PACKED_NAMES) and use.fan_out % 3 == 0 and use.pieces == 1:
                 use.fan_out, use.pieces = use.fan_out / 3, 3
             self.uses.tensors.setdefault(name, []).append(use)
+            self.product = name
 
     def _add(self, weight: Any, operation: str, inner: int, outer: int, result: Any) -> None:
         if weight is None or weight.dim() < 2 or self.name_of(weight) is None:
@@ -198,7 +205,7 @@ class _Watch:
             return
         value = result.detach()
         units = value.flatten(2).transpose(1, 2).flatten(0, 1) if value.dim() == 4 else value.flatten(0, -2)
-        use = ActivationUse(self.where, function, rows=len(units))
+        use = ActivationUse(self.where, function, rows=len(units), after=self.product)
         if function in _RECTIFIERS:
             use.dead = float((units <= 0).all(0).double().mean())
         else:

@@ -28,6 +28,9 @@ from widthwise.network.validation import refuse_mask
 NamedTensors = dict[str, Any]
 #: Positional and named arguments of a model's call, each with one row per input.
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Where models come from.
+PACKAGES = {"torch", "flax", "equinox"}
+_WRAP = "What is no array belongs into a module that wraps the model."
 _DTYPES = ("float64", "model")
 
 
@@ -150,20 +153,23 @@ def _torch_function(model: Any, dtype: str) -> ModelFunction:
         raise InvalidInput(
             "model", f"{type(model).__name__}, which cannot be copied ({error})", "a module that can be copied"
         ) from None
+    check_real_entries(dict(module.named_parameters()))
     module = module.to(torch.float64) if dtype == "float64" else _at_least_single(torch, module)
     for part in module.modules():
         if getattr(part, "inplace", False):
             part.inplace = False  # the value before an activation is read again
     named = dict(module.named_parameters())
     check_has_values(named)
-    trained = {name: value.detach() for name, value in named.items() if value.requires_grad}
-    rest = {name: value.detach() for name, value in named.items() if not value.requires_grad}
+    trained = {name: value.detach() for name, value in named.items() if value.requires_grad and value.numel()}
+    rest = {name: value.detach() for name, value in named.items() if name not in trained}
     check_parameters(trained, lambda value: bool(torch.isfinite(value).all()))
     like = next(iter(trained.values()))
     recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
     def call(parameters: NamedTensors, arguments: CallArguments) -> Any:
-        positional, by_name = arguments
+        # of copies, which a model may change in place
+        positional = tuple(value.clone() for value in arguments[0])
+        by_name = {name: value.clone() for name, value in arguments[1].items()}
         with _differentiable(torch, recurrent):
             found = torch.func.functional_call(module, {**rest, **parameters}, positional, by_name)
         return _as_rows(first_output(found), count_inputs(arguments), type(model).__name__)
@@ -292,9 +298,17 @@ def check_parameters(parameters: Mapping[str, Any], finite: Callable[[Any], bool
     if not parameters:
         remedy = "Set requires_grad_(True) on what is to be trained."
         raise InvalidInput("model", "no trainable parameter", "at least one parameter that is trained", remedy)
+    check_real_entries(parameters)
     bad = [name for name, value in parameters.items() if not finite(value)]
     if bad:
         raise InvalidInput("model", f"NaN or infinite entries in {', '.join(bad[:5])}", "finite parameters")
+
+
+def check_real_entries(parameters: Mapping[str, Any]) -> None:
+    found = [name for name, value in parameters.items() if "complex" in str(value.dtype)]
+    if found:
+        got = f"complex entries in {', '.join(found[:5])}"
+        raise InvalidInput("model", got, "real parameters", "Hold the two parts as two tensors.")
 
 
 def read_arguments(X: Any, name: str, convert: Callable[[Any], Any]) -> CallArguments:
@@ -304,12 +318,14 @@ def read_arguments(X: Any, name: str, convert: Callable[[Any], Any]) -> CallArgu
         positional = tuple(map(convert, X)) if isinstance(X, tuple) else () if isinstance(X, Mapping) else (convert(X),)
         named = {key: convert(value) for key, value in X.items()} if isinstance(X, Mapping) else {}
     except Exception as error:
-        raise InvalidInput(
-            name, f"{X!r} ({error})", "an array (inputs, …), or a tuple or dict of such arrays"
-        ) from None
+        got = f"{_described(X)} ({one_line(error)})"
+        expected = "an array (inputs, …), or a tuple or dict of such arrays"
+        raise InvalidInput(name, got, expected, _WRAP) from None
     each = [*positional, *named.values()]
     if not each or any(len(value.shape) == 0 for value in each):
-        raise InvalidInput(name, f"{X!r}", "an array (inputs, …) with one row an input")
+        got = _described(X)
+        expected = "an array (inputs, …) with one row an input"
+        raise InvalidInput(name, got, expected, _WRAP)
     counts = {int(value.shape[0]) for value in each}
     if len(counts) != 1 or 0 in counts:
         raise InvalidInput(name, f"arrays of {sorted(counts)} rows", "the same number of inputs, at least one, in each")
@@ -318,6 +334,16 @@ def read_arguments(X: Any, name: str, convert: Callable[[Any], Any]) -> CallArgu
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             raise InvalidInput(name, "NaN or infinite entries", "finite numbers")
     return positional, named
+
+
+def _described(X: Any) -> str:
+    """What a batch is, without its numbers."""
+    if isinstance(X, Mapping):
+        return "{" + ", ".join(f"{key}: {_described(value)}" for key, value in X.items()) + "}"
+    if isinstance(X, list | tuple) and len(X) <= 8 and any(hasattr(value, "shape") for value in X):
+        return f"a {type(X).__name__} of " + ", ".join(map(_described, X))
+    shape = getattr(X, "shape", None)
+    return repr(X) if shape is None else f"{type(X).__name__} of shape {tuple(shape)}"
 
 
 def first_output(found: Any) -> Any:
@@ -337,6 +363,8 @@ def _as_rows(found: Any, inputs: int, name: str) -> Any:
     if shape is None or len(shape) == 0 or int(shape[0]) != inputs:
         got = f"{name}, whose result is {'no array' if shape is None else f'of shape {tuple(shape)}'}"
         raise InvalidInput("model", got, f"one row for each of the {inputs} inputs")
+    if "float" not in str(found.dtype):
+        raise InvalidInput("model", f"{name}, whose result is of type {found.dtype}", "real numbers")
     return found.reshape(inputs, -1)
 
 

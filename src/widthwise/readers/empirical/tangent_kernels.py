@@ -7,14 +7,16 @@ forward.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.memory import available_bytes, require_memory
 from widthwise.progress import DelayedProgress
 from widthwise.readers.empirical.model_functions import CallArguments, ModelFunction, NamedTensors, count_inputs
@@ -71,7 +73,8 @@ class TangentRows:
             except (InvalidInput, RuntimeError, NotImplementedError):
                 if not f.is_torch:
                     raise
-                parts.append(self._one_by_one(names, some, outputs))
+                with _differentiating():
+                    parts.append(self._one_by_one(names, some, outputs))
         join = f.library.cat if f.is_torch else f.library.concatenate
         return {name: join([part[name] for part in parts]) for name in names}
 
@@ -83,7 +86,8 @@ class TangentRows:
             return f.call({**f.parameters, **chosen}, alone)[0][outputs]
 
         chosen = {name: f.parameters[name] for name in names}
-        found = f.transforms.vmap(f.transforms.jacrev(at_one_input), (None, 0, 0))(chosen, *some)
+        with _differentiating():
+            found = f.transforms.vmap(f.transforms.jacrev(at_one_input), (None, 0, 0))(chosen, *some)
         return {name: value.reshape(*value.shape[:2], -1) for name, value in found.items()}
 
     def _one_by_one(self, names: list[str], some: CallArguments, outputs: slice) -> dict[str, Any]:
@@ -94,7 +98,9 @@ class TangentRows:
             leaves = {name: f.parameters[name].clone().requires_grad_() for name in names}
             z = f.call({**f.parameters, **leaves}, f.part(some, slice(a, a + 1)))[0][outputs]
             for i in range(len(z)):
-                found = torch.autograd.grad(z[i], list(leaves.values()), retain_graph=True, allow_unused=True)
+                found = [None] * len(leaves)
+                if z.requires_grad:
+                    found = torch.autograd.grad(z[i], list(leaves.values()), retain_graph=True, allow_unused=True)
                 for (name, leaf), value in zip(leaves.items(), found, strict=True):
                     rows[name].append((torch.zeros_like(leaf) if value is None else value).detach().reshape(-1))
         count = outputs.stop - outputs.start
@@ -162,7 +168,8 @@ class TangentRows:
         if self.function.is_torch:
             from widthwise.readers.empirical.traced_layers import traced_by_layers
 
-            return traced_by_layers(self)
+            with _differentiating():
+                return traced_by_layers(self)
         with DelayedProgress("outputs of the model") as bar:
             total = np.zeros((n, n))
             for i in range(outputs):
@@ -173,21 +180,61 @@ class TangentRows:
     # products, on vectors over (output, a)
 
     @cached_property
-    def _back(self) -> Callable[[Any], tuple[NamedTensors]]:
+    def _back(self) -> Callable[[Any], NamedTensors]:
         """Jᵀ, by the graph of one forward pass for all vectors."""
         f = self.function
-        return f.transforms.vjp(lambda parameters: f.call(parameters, self.arguments), f.parameters)[1]
+        if not f.is_torch:
+            z, back = f.transforms.vjp(lambda parameters: f.call(parameters, self.arguments), f.parameters)
+            return lambda v: back(v.astype(z.dtype))[0]
+        leaves, z = self._graph()
+
+        def gradients(v: Any) -> NamedTensors:
+            return self._gradients(z, leaves, v.to(z.dtype))
+
+        return gradients
+
+    def _graph(self) -> tuple[NamedTensors, Any]:
+        """Leaves and outputs of a forward pass of torch, which differentiates whatever torch can be trained with."""
+        f = self.function
+        leaves = {name: value.detach().requires_grad_() for name, value in f.parameters.items()}
+        return leaves, f.call(leaves, self.arguments)
+
+    def _gradients(self, z: Any, leaves: NamedTensors, v: Any, again: bool = False) -> NamedTensors:
+        """Jᵀv of torch; `again` says that it is to be differentiated by v."""
+        torch = self.function.library
+        found = [None] * len(leaves)
+        if z.requires_grad:
+            found = torch.autograd.grad(z, list(leaves.values()), v, True, again, allow_unused=True)
+        each = zip(leaves.items(), found, strict=True)
+        return {name: torch.zeros_like(leaf) if value is None else value for (name, leaf), value in each}
 
     def pull(self, v: np.ndarray) -> NamedTensors:
         """λJᵀv, v (outputs, inputs): a direction in parameter space."""
-        (found,) = self._back(self.function.array(np.asarray(v, float).T))
+        with _differentiating():
+            found = self._back(self.function.array(np.asarray(v, float).T))
         return {name: self.rates.get(name, 1.0) * value for name, value in found.items()}
 
     def push(self, direction: NamedTensors) -> np.ndarray:
         """J·direction: (outputs, inputs)."""
         f = self.function
-        moved = f.transforms.jvp(lambda p: f.call(p, self.arguments), (f.parameters,), (direction,))[1]
+        try:
+            moved = f.transforms.jvp(lambda p: f.call(p, self.arguments), (f.parameters,), (direction,))[1]
+        except (InvalidInput, RuntimeError, NotImplementedError):  # operations without forward derivatives
+            if not f.is_torch:
+                raise
+            with _differentiating():
+                moved = self._pushed_by_two_backward_passes(direction)
         return f.numpy(moved).T
+
+    def _pushed_by_two_backward_passes(self, direction: NamedTensors) -> Any:
+        """J·direction as the derivative of (Jᵀu)·direction by u."""
+        torch = self.function.library
+        leaves, z = self._graph()
+        u = torch.zeros_like(z).requires_grad_()
+        pulled = self._gradients(z, leaves, u, again=True)
+        along = torch.stack([(value * direction[name]).sum() for name, value in pulled.items()]).sum()
+        moved = torch.autograd.grad(along, u, allow_unused=True)[0] if along.requires_grad else None
+        return torch.zeros_like(z) if moved is None else moved
 
     def product(self, v: np.ndarray) -> np.ndarray:
         """Ĥv without Ĥ."""
@@ -198,6 +245,20 @@ class TangentRows:
         found = self.pull(v)
         rates = {name: self.rates.get(name, 1.0) for name in found}
         return sum(float((value**2).sum()) / rates[name] for name, value in found.items() if rates[name])
+
+
+@contextmanager
+def _differentiating() -> Iterator[None]:
+    """What torch says of a model that cannot be differentiated, in one line."""
+    try:
+        with warnings.catch_warnings():  # operations that torch maps by a loop are as right
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            yield
+    except InvalidInput:
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        got = f"a model whose derivatives raise {one_line(error)}"
+        raise InvalidInput("model", got, "a model that torch can differentiate") from error
 
 
 def _item_bytes(value: Any) -> int:

@@ -53,6 +53,8 @@ def traced_by_layers(rows: TangentRows) -> np.ndarray:
     finally:
         for handle in handles:
             handle.remove()
+    if not z.requires_grad:  # nothing that is trained reaches the outputs
+        return np.zeros((n, n))
     layers = [layer for layer in layers if _usable(torch, layer, n)]
     layers = _separated(torch, z, layers)
     total = torch.zeros((n, n), dtype=torch.float64, device=z.device)

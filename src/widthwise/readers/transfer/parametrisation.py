@@ -245,7 +245,7 @@ def _folded(factors: TensorScaling, multiplier: float, by: str) -> TensorScaling
 def _muon_shape(one: RoledTensor) -> float:
     """√(fan-out/fan-in), of which torch's Muon already takes what is above 1."""
     outputs, inputs = one.own.shape[:2]
-    return math.sqrt(min(1.0, outputs / inputs))
+    return math.sqrt(min(1.0, outputs / max(inputs, 1)))
 
 
 def _depth(own: list[Any]) -> int:
@@ -256,4 +256,4 @@ def _width(roled: list[RoledTensor]) -> float:
     """The width of the layer before the output, or the largest fan-in."""
     fans = [one.own.shape[1] for one in roled if len(one.own.shape) >= 2 and one.role == "output"]
     fans = fans or [one.own.shape[1] for one in roled if len(one.own.shape) >= 2]
-    return float(np.max(fans)) if fans else 1.0
+    return max(1.0, float(np.max(fans))) if fans else 1.0

@@ -71,7 +71,8 @@ def _of_torch(model: Any) -> list[TensorShape]:
         shape = tuple(value.shape)
         if id(value) in embeddings or id(value) in turned:
             shape = (shape[1], shape[0], *shape[2:])
-        variance = float(value.detach().double().var(unbiased=False)) if value.numel() else 0.0
+        entries = value.detach() if value.is_complex() else value.detach().double()
+        variance = float(entries.var(unbiased=False)) if value.numel() else 0.0
         found.append(TensorShape(name, shape, variance, value, id(value) in embeddings))
     return found
 
@@ -148,7 +149,7 @@ def _same_within(pattern: str, tensors: list[TensorShape]) -> bool:
 
 
 def _with_role(one: TensorShape, like: TensorShape, in_block: bool) -> RoledTensor:
-    growth = [a / b for a, b in zip(one.shape[:2], like.shape[:2], strict=True)]
+    growth = [a / b if b else 1.0 for a, b in zip(one.shape[:2], like.shape[:2], strict=True)]
     width = max(growth, default=1.0)
     if len(one.shape) < 2:
         return RoledTensor(one, like, "vector" if one.shape else "fixed", width, in_block)
