@@ -182,6 +182,22 @@ def test_files_that_pages_name_exist():
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
+def missing_sections(text: str, known: set[str]) -> set[str]:
+    """Sections of the theory page that a text names and that are not there."""
+    return set(re.findall(r"§(\d+)", text)) - known
+
+
+def test_sections_that_anything_names_exist():
+    theory = (ROOT / "docs" / "theory.md").read_text()
+    known = set(re.findall(r"^## §(\d+)", theory, flags=re.M))
+    sources = [
+        path for folder in ("src", "examples", "benchmarks", "docs_tools") for path in (ROOT / folder).rglob("*.py")
+    ]
+    for path in [*PAGES, *sources, *NOTEBOOKS]:
+        assert missing_sections(path.read_text(), known) == set(), path
+    assert missing_sections("theory §4 and §99", known) == {"99"}
+
+
 def test_commands_stand_in_blocks_that_are_run():
     """In a block of another kind a command would not be; only what needs other machines may stand in a text block."""
     for page in PAGES:

@@ -20,6 +20,7 @@ from widthwise.errors import InvalidInput, TooLarge, UnknownName
 pytest.importorskip("panel")
 
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 from bokeh.server.server import Server as BokehServer
 from bokeh.util.token import generate_jwt_token
 from compilations import counting
@@ -371,6 +372,44 @@ def test_a_page_that_is_closed_stops_its_run_and_leaves_others_alone():
     assert pages[0].settings.C_W == 1.0
     pages[1].close()
     assert second.wait(60.0)
+
+
+def test_what_is_said_before_the_browser_has_the_page_waits_for_it():
+    """The browser drops changes that it hears of before the document."""
+    document = Document()
+    page = Page({"activation": "linear", "depth": "2"}, document)
+    try:
+        page.post(print)
+        assert document.session_callbacks == []
+        document.callbacks.trigger_event(DocumentReady())
+        before = len(document.session_callbacks)
+        assert before > 0
+        page.post(len)
+        assert len(document.session_callbacks) > before
+    finally:
+        page.close()
+
+
+# matplotlib warns where the machine is so busy that placing a legend takes a second
+@pytest.mark.filterwarnings("ignore:Creating legend")
+def test_a_lab_is_shown_after_every_seed_and_those_that_ended_are_kept():
+    page = Page({"tab": "labs", "lab": "marchenko-pastur"}, Document())
+    try:
+        tab = page.labs
+        tab.begin()
+        assert tab.job.wait(600.0)
+        tab._ended(False)
+        assert tab.status.object.startswith("Done. 6 of 6 experiments run.")
+        assert "verdict: holds" in tab.verdict.object
+        assert tab.kept["marchenko-pastur"].seeds == 3
+        whole = ww.labs.run_lab("marchenko-pastur", quick=True)
+        assert [row.cells for row in tab.shown.result.rows] == [row.cells for row in whole.rows]
+        page.change("lab", "catapult")
+        assert (tab.shown, tab.verdict.object, tab.files[0].disabled) == (None, "", True)
+        page.change("lab", "marchenko-pastur")
+        assert "verdict: holds" in tab.verdict.object
+    finally:
+        page.close()
 
 
 def asked(server, path: str = "/", **headers: str) -> tuple[int, str, Message]:

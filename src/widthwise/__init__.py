@@ -1,4 +1,4 @@
-"""widthwise: the effective theory of deep neural networks, as an expansion in 1/width, beside measurement.
+"""widthwise: the effective theory of deep neural networks, as an expansion in 1/width, checked against real networks.
 
 The public names stand in `__init__.pyi`. They are imported when first used, so that the numerical core runs where only
 jax, numpy and scipy are installed, and `import widthwise` costs next to nothing.

@@ -21,7 +21,7 @@ ARGUMENTS = (
     "--disable-sync",
 )
 #: Seconds for anything that may have to compile on a busy machine.
-PATIENCE = 30
+PATIENCE = 240
 _PROGRAM = """
 from widthwise.explorer import serve
 serve(port={port}, show=False, warm_up=False, unused_session_lifetime_milliseconds=2000,

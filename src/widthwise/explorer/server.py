@@ -225,7 +225,8 @@ class Page:
             phases = phases_of(settings.activation, *settings.block)
             yield lambda: self._show(found, phases, begun)
             pair = pair_of(found)
-            yield lambda: (self.theory.show_pair(pair), self.sampling.preview(pair))
+            yield lambda: self.theory.show_pair(pair)
+            yield lambda: self.sampling.preview(pair)
             if found.exploded is None and isinstance(found.net, MLP):
                 exact = exact_density(found)
                 yield lambda: self.theory.density.set("exact", found.z, exact)
@@ -269,7 +270,7 @@ class Page:
         with self._arrival:
             early, self._early = self._early or [], None
         for function in early:
-            function()
+            self.post(function)
 
     def close(self) -> None:
         """The visitor has gone: stop what runs."""

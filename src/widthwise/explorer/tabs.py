@@ -152,8 +152,9 @@ class RunTab:
         self.bar = pn.indicators.Progress(value=0, max=100, sizing_mode="stretch_width", margin=(8, 10))
         self.status = text_pane("Not started.")
         self.problem = text_pane()
-        self.start.on_click(lambda _: self.begin())
-        self.stop.on_click(lambda _: self.halt())
+        # panel calls these without the lock that changes of charts need
+        self.start.on_click(lambda _: self.post(self.begin))
+        self.stop.on_click(lambda _: self.post(self.halt))
         boxes = [pn.Column(row, width=self.box_width, margin=0) for row in fields.rows]
         self.head = stacked(wrapping(*boxes, self.start, self.stop), self.bar, self.status, self.problem)
 

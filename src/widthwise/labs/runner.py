@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from widthwise.errors import InvalidInput
 from widthwise.extras import needing
@@ -22,6 +23,9 @@ from widthwise.memory import forget_programs
 from widthwise.network import check_seed
 from widthwise.progress import DelayedProgress
 from widthwise.text import text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,24 @@ class LabResult:
     def __str__(self) -> str:
         table = text_table(COLUMNS, [row.cells for row in self.rows], left=True, limit=None)
         return "\n".join([f"{self.lab.name}: {self.lab.title}", table, *self.notes])
+
+    def _repr_html_(self) -> str:
+        """Title, claims and verdict, for a notebook."""
+        lines = [
+            f"<p><b>{escape(self.lab.name)}</b>: {escape(self.lab.title)}</p>",
+            self.to_dataframe().to_html(index=False),
+        ]
+        return "".join([*lines, *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The table of claims for pandas.
+
+        >>> run_lab("marchenko-pastur", quick=True, seeds=[0]).to_dataframe()["seeds"].unique().tolist()
+        [1]
+        """
+        import pandas
+
+        return pandas.DataFrame([row.cells for row in self.rows], columns=list(COLUMNS))
 
     def csv(self) -> str:
         """The table of claims, comma-separated."""

@@ -129,7 +129,7 @@ def _line(X: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def plot_functions(functions: TrainedFunctions) -> Figure:
-    """Mean ± standard deviation at infinite width and to order 1/n, and the networks that were really trained.
+    """Mean ± standard deviation at infinite width and to order 1/n, and the trained networks.
 
     >>> made = trained_functions(MLP([1, 32, 1], "tanh", C_b=0.3), [[-1.0], [1.0]], [1.0, -1.0], networks=3, points=5)
     >>> [text.get_text() for text in plot_functions(made).axes[0].texts]

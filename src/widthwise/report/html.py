@@ -93,7 +93,8 @@ REPORT_STYLE = """
 --line:light-dark(#d9dee3,#3a424b);--accent:light-dark(#1b3a57,#8ec5ff);--paper:light-dark(#fff,#1b1f24);
 --band:light-dark(#f4f6f8,#252b32);--shade:light-dark(#0004,#fff4)}
 :root:has(#light:checked){color-scheme:light}:root:has(#dark:checked){color-scheme:dark}
-.look{border:0;padding:0;margin:0;font-size:.85rem;color:var(--soft)}.look legend{float:left;padding:0;margin-right:.8rem}
+.look{border:0;padding:0;margin:0;font-size:.85rem;color:var(--soft)}
+.look legend{float:left;padding:0;margin-right:.8rem}
 .look label{margin-right:.8rem;white-space:nowrap}
 *{box-sizing:border-box}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;color:var(--ink);

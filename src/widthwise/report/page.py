@@ -93,7 +93,7 @@ def criticality(found: Findings) -> str:
     rates = advice.rates
     if rates is not None:
         parts.append(_figure("learning rates by layer", lambda: plots.plot_learning_rates(rates)))
-    code = (details(f"Code for {name}", f"<pre>{escape(text)}</pre>") for name, text in advice.code.items())
+    code = (details(f"Code for {name}", f"<pre tabindex='0'>{escape(text)}</pre>") for name, text in advice.code.items())
     return "".join([*parts, *code])
 
 
@@ -192,8 +192,8 @@ def method(found: Findings) -> str:
         + (f"<h3>Notes</h3><ul>{listed}</ul>" if notes else "")
         + ("<h3>Symbols</h3>" + html_table(("symbol", "meaning"), _SYMBOLS))
         + "<h3>Make it again</h3><p>The study below is inside this file. The same version makes the same page from "
-        "it:</p><pre>widthwise report --from report.html --out again.html</pre>"
-        f"<p>Made by widthwise {__version__}.</p>" + details("The study", f"<pre>{escape(study)}</pre>")
+        "it:</p><pre tabindex='0'>widthwise report --from report.html --out again.html</pre>"
+        f"<p>Made by widthwise {__version__}.</p>" + details("The study", f"<pre tabindex='0'>{escape(study)}</pre>")
     )
 
 
