@@ -165,6 +165,9 @@ def test_a_torch_model_initialised_by_us_has_the_kernels_and_V_of_theory():
 
 @pytest.mark.parametrize("category", [DeprecationWarning, FutureWarning])
 def test_parts_of_torch_that_warn_of_their_own_age_do_so_unheard(category, monkeypatch):
-    monkeypatch.setattr(torch.func, "jvp", lambda *arguments: warnings.warn("torch.jit.script is deprecated", category))
+    def old(*arguments):
+        warnings.warn("torch.jit.script is deprecated", category, stacklevel=2)
+
+    monkeypatch.setattr(torch.func, "jvp", old)
     model_functions._torch_transforms.cache_clear()
     assert model_functions._torch_transforms() is torch.func
