@@ -1,11 +1,14 @@
 """A torch model that we initialise has the K, Θ and V that theory predicts; its kernels are those of torch itself."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import widthwise as ww
+from widthwise.readers.empirical import model_functions
 
 torch.set_num_threads(1)
 DEEP = ww.MLP([3, 8, 6, 2], "tanh", C_b=0.2, C_W=1.4, lambda_b=0.3, lambda_W=[1.0, 2.0, 0.5])
@@ -158,3 +161,13 @@ def test_a_torch_model_initialised_by_us_has_the_kernels_and_V_of_theory():
     assert abs(H.mean() - equal) > 8 * H.std() / half
     assert abs(squares.mean() - 16 * ((1 + 2 / 16) ** 2 - 1) * K**2) > 8 * squares.std() / half
     assert abs(G.mean() - K / 2) > 8 * G.std() / half
+
+
+@pytest.mark.parametrize("category", [DeprecationWarning, FutureWarning])
+def test_parts_of_torch_that_warn_of_their_own_age_do_so_unheard(category, monkeypatch):
+    def old(*arguments):
+        warnings.warn("torch.jit.script is deprecated", category, stacklevel=2)
+
+    monkeypatch.setattr(torch.func, "jvp", old)
+    model_functions._torch_transforms.cache_clear()
+    assert model_functions._torch_transforms() is torch.func

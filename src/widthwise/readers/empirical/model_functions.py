@@ -186,7 +186,8 @@ def _torch_transforms() -> Any:
     """`torch.func`, whose first forward derivative imports parts of torch that warn of their own old age."""
     torch = need("torch", "torch", "differentiating a PyTorch model")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        for category in (DeprecationWarning, FutureWarning):  # which of them depends on the version
+            warnings.simplefilter("ignore", category)
         torch.func.jvp(lambda x: x, (torch.zeros(1),), (torch.zeros(1),))
     return torch.func
 
