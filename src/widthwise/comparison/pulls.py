@@ -219,10 +219,10 @@ def compare(theory: xr.Dataset, measurement: Any, *, level: float = 0.001) -> Co
             common = set.intersection(*(set(one["layer"].values.tolist()) for one in (theory, *datasets)))
             layers = [layer for layer in datasets[-1]["layer"].values.tolist() if layer in common]
         rows += [_row_of(name, layer, theory, datasets, level) for layer in layers]
-    return Comparison(tuple(rows), _measured_on(datasets), _differences(theory, datasets[-1]))
+    return Comparison(tuple(rows), _measured_on(datasets), _trained_otherwise(theory, datasets[-1]))
 
 
-def _differences(theory: xr.Dataset, measurement: xr.Dataset) -> str:
+def _trained_otherwise(theory: xr.Dataset, measurement: xr.Dataset) -> str:
     """How networks were trained, where that was predicted otherwise: at infinite width both may end alike."""
     names = [
         name

@@ -28,11 +28,10 @@ from widthwise.network.losses import NAMED_LOSSES
 from widthwise.plots.style import marks, style
 
 SIZES = (64, 128)
-QUICK_SIZES = (64,)
 SIZE = "width"
 X, Y = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]]), np.array([[4.0], [-3.25]])
 X_TEST = np.array([[0.6, -0.2, 0.4], [-1.0, -0.3, 0.5]])
-NETWORKS, DRAWS = 100, 512
+NETWORKS, DRAWS = 100, 2048
 #: Steps of descent, a rate at which they converge, and how many of them warm up.
 STEPS, RATE, WARM_UP = 80, 0.5, 40
 #: Tolerance and accuracy of training, and its largest number of steps.
