@@ -84,6 +84,43 @@ def test_signals_of_a_plain_network_stand_beside_theory():
     assert {"large_variance"} <= {one.kind for one in loud(ww.audit(wrong, rows(32), draws=0))}
 
 
+class Blocks(nn.Module):
+    def __init__(self, width=1024, depth=8):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, width), nn.Linear(width, 2)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.ReLU(), nn.Linear(width, width)) for _ in range(depth)])
+
+    def forward(self, x):
+        x = self.enter(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.leave(x)
+
+
+def test_growth_by_block_stands_beside_theory():
+    """A block of torch's default weights multiplies the square by 7/6 and adds C_b; 5 % are five deviations of √(5/n)/2."""
+    torch.manual_seed(2)
+    model, X = Blocks(), rows(16, 8)
+    report = ww.audit(model, X, draws=0)
+    own = np.array(report.expected)
+    assert len(own) == 10
+    growth = own[1:9, 1] / own[:8, 1]
+    np.testing.assert_allclose(growth, own[1:9, 2] / own[:8, 2], rtol=0.05)
+    np.testing.assert_allclose(own[1:9, 2] / own[:8, 2], 7 / 6, rtol=0.01)
+    stream = [x := model.enter(X), *[x := x + block(x) for block in model.blocks]]
+    np.testing.assert_allclose(own[:9, 1], [float(s.detach().square().mean()) for s in stream], rtol=1e-5)
+    assert "theory by" in report.text
+    with torch.no_grad():
+        model.blocks[3][1].weight *= 3.0  # negative control: one block of nine times the variance
+    wrong = np.array(ww.audit(model, X, draws=0).expected)
+    assert wrong[4, 1] / wrong[3, 1] > 2.0
+    images = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(1024, 3)
+    )
+    conv = np.array(ww.audit(images, torch.randn(4, 3, 6, 6), draws=0).expected)
+    np.testing.assert_allclose(conv[:2, 1], conv[:2, 2], rtol=0.5)
+
+
 class TwoArguments(nn.Module):
     def __init__(self):
         super().__init__()

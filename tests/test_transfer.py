@@ -153,6 +153,16 @@ def test_the_check_passes_mup_and_fails_the_standard_rule_with_width(optimiser):
     assert any(one.module == "output" and not one.passed for one in wrong.slopes)
 
 
+def test_the_verdict_is_by_module_with_slopes_their_errors_and_a_figure():
+    check = ww.coordinate_check(mlp, X, Y, [32, 64, 128], rule="mup", learning_rate=0.003, steps=(1,), seeds=2)
+    assert {one.module for one in check.slopes} == {"0", "2", "4", "output"}
+    assert all(one.error > 0.0 for one in check.slopes)
+    assert all(word in str(check) for word in ("slope", "s.e.", "verdict", "pass"))
+    figure = check.figure()
+    assert [panel.get_title() for panel in figure.axes] == ["initial size", "change after 1"]
+    assert [len(panel.lines) for panel in figure.axes] == [4, 4]
+
+
 def test_the_check_tells_depth_rules_apart():
     settings = {"widths": [64, 128], "depths": [8, 16, 32, 64], "learning_rate": 0.003, "seeds": 3}
 

@@ -86,6 +86,22 @@ def output_rows(net: Network, parameters: Parameters, X) -> jax.Array:
     return _forward_with_nudges(net, parameters, X, [0.0] * len(parameters))[0]
 
 
+def mean_squares(net: Network, parameters: Parameters, X) -> list[float]:
+    """(1/n) Σ z² over neurons, inputs and positions, behind each reported layer, by one pass.
+
+    >>> from widthwise.network import MLP
+    >>> net = MLP([2, 4, 1], "relu")
+    >>> len(mean_squares(net, sample_parameters(net, network_key(0, 0)), jnp.ones((3, 2))))
+    2
+    """
+    s, branches, found, own = X, [], [], iter(parameters)
+    for block in net.blocks:
+        for step in block:
+            s = apply(step, next(own), s) if has_parameters(step) else pass_on(step, None, s, branches)
+        found.append(float((s**2).mean()))
+    return found
+
+
 def _forward_with_nudges(net: Network, parameters: Parameters, X, nudges: list):
     """z, and inputs and outputs of the layers with parameters, to whose outputs the nudges are added."""
     s, incoming, outgoing, branches = X, [], [], []

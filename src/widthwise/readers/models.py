@@ -76,8 +76,12 @@ def load_model(model: Any, X: Any, net: Network | None) -> tuple[Parameters, Net
         raise InvalidInput("net", type(net).__name__, expected)
     else:
         check_fits(reading.chain, net, "C_b", "lambda_b", "lambda_gain", "lambda_shift")
-    parameters = [_as_parameters(step) for step in reading.chain.learned]
-    return parameters, net, net.check_inputs(reading.chain.images(X))
+    return read_parameters(reading), net, net.check_inputs(reading.chain.images(X))
+
+
+def read_parameters(reading: Reading) -> Parameters:
+    """The parameters of a model that was read, in the layout of `experiments`."""
+    return [_as_parameters(step) for step in reading.chain.learned]
 
 
 def _as_parameters(step: ReadDense | ReadGain) -> Weights | GainAndShift:

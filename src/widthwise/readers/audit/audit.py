@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from widthwise.errors import InvalidInput, one_line
+from widthwise.experiments.sampler import mean_squares
 from widthwise.extras import need
-from widthwise.network import MLP, Network, check_integer, check_seed
+from widthwise.network import Network, check_integer, check_seed
 from widthwise.network.validation import refuse_mask
 from widthwise.readers.audit.audit_report import Audit
 from widthwise.readers.audit.jax_signals import layer_sizes
 from widthwise.readers.audit.model_checks import AuditFinding, all_findings, optimiser_findings
 from widthwise.readers.audit.observations import (
-    LayerSize,
     Observations,
     observe_module,
     prepared_for_signals,
@@ -24,12 +24,15 @@ from widthwise.readers.audit.observations import (
 )
 from widthwise.readers.audit.remedies import Remedies, attribute
 from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
-from widthwise.readers.empirical.model_kernels import readable_network
+from widthwise.readers.empirical.model_kernels import too_much_work
 from widthwise.readers.empirical.redraws import EntriesLaw
+from widthwise.readers.models import evaluated_reading, read_parameters
 from widthwise.results.theory import theory
 
 #: Rows of a batch on which theory is computed.
-_ROWS_OF_THEORY = 32
+_ROWS_OF_THEORY, _IMAGES_OF_THEORY = 32, 4
+#: Expectations at pairs of positions that this may take, about a second.
+_WORK_OF_THEORY = 2e8
 #: Fresh draws of a model, each of which is run forward and back.
 MOST_DRAWS = 1000
 #: Kinds of findings that only say what could not be looked at.
@@ -110,7 +113,7 @@ def _audit_torch(model: Any, batch: Any, optimizer: Any, draws: int, seed: int) 
         names = {id(value): name for name, value in named.items() if value.requires_grad}
         vectors = {name for name, value in named.items() if value.dim() < 2}
         extra += optimiser_findings(optimizer, names, vectors)
-    return _assembled(model, seen, values, _tied_names(model), extra, *_read(model, batch, seen.layers))
+    return _assembled(model, seen, values, _tied_names(model), extra, *_read(model, batch))
 
 
 def _signals_on(
@@ -207,20 +210,26 @@ def _add_shares(seen: Observations, gradients: Mapping[str, Any]) -> None:
             facts.share = squares.get(facts.name, 0.0) / total
 
 
-def _read(
-    model: Any, batch: Any, layers: Sequence[LayerSize]
-) -> tuple[Network | None, tuple[tuple[int, float, float], ...]]:
-    """The network that the model is, and mean squares of its signals by layer beside K, for plain networks."""
-    net = readable_network(model)[0]
-    linear = [layer for layer in layers if layer.kind == "Linear"]
-    if not isinstance(net, MLP) or batch is None or isinstance(batch, tuple | Mapping) or len(linear) != net.depth:
+def _read(model: Any, batch: Any) -> tuple[Network | None, tuple[tuple[int, float, float], ...]]:
+    """The network that the model is, and mean squares of its signals by layer beside K (theory §2)."""
+    try:
+        reading = evaluated_reading(model)
+    except InvalidInput:
+        return None, ()
+    net = reading.net
+    if batch is None or isinstance(batch, tuple | Mapping):
         return net, ()
     try:
-        rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)[:_ROWS_OF_THEORY]
-        K = np.einsum("laa->l", theory(net, rows.reshape(len(rows), -1), order=0)["K"].values) / len(rows)
+        rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)
+        rows = rows[: _ROWS_OF_THEORY if rows.ndim <= 2 else _IMAGES_OF_THEORY]
+        X = net.check_inputs(reading.chain.images(rows))
+        if too_much_work(net, X, _WORK_OF_THEORY):
+            return net, ()
+        K = np.einsum("laa->l", theory(net, X, order=0)["K"].values) / len(X)
     except (InvalidInput, TypeError, ValueError):  # no rows that the network takes
         return net, ()
-    return net, tuple((i + 1, layer.signal**2, float(K[i])) for i, layer in enumerate(linear))
+    own = mean_squares(net, read_parameters(reading), X)
+    return net, tuple((i + 1, one, float(expected)) for i, (one, expected) in enumerate(zip(own, K, strict=True)))
 
 
 def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
@@ -257,7 +266,7 @@ def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
         tensor_facts(key, EntriesLaw.of(value), uses, True, gradients.get(key)) for key, value in values.items()
     ]
     _add_shares(seen, gradients)
-    return _assembled(model, seen, values, {}, extra, *_read(model, batch, seen.layers))
+    return _assembled(model, seen, values, {}, extra, *_read(model, batch))
 
 
 def _use_by_shape(shape: tuple[int, ...], flax: bool, name: str) -> Any:

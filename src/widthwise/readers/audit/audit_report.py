@@ -23,8 +23,9 @@ class Audit:
     and `remedy`, the line of code that mends it. `tensors` says of every parameter how it is used, its fans, its mean
     and variance, the C_W or C_b that they mean and its share of the NTK; `layers` gives the size of signals and
     gradients, with standard errors of their logarithms over `draws` fresh draws. `net` is the network the model is,
-    where that can be read, and for a plain one `expected` has (layer, mean square of signals, K of
-    theory). Numbers that could not be measured are NaN in `tensors` and `layers`, and null in `json`.
+    where that can be read, and `expected` has (layer, mean square of signals, K of theory) behind each of its
+    layers and residual connections. Numbers that could not be measured are NaN in `tensors` and `layers`, and null in
+    `json`.
     """
 
     model: str
@@ -59,13 +60,20 @@ class Audit:
             ]
             parts.append(f"{said}:\n" + text_table(("layer", "kind", "signal", "spread", "gradient", "spread"), rows))
         if self.expected:
-            rows = [
-                (layer, own, expected, own / expected if expected else None) for layer, own, expected in self.expected
-            ]
-            parts.append(
-                "Mean square of signals against theory:\n" + text_table(("layer", "model", "theory", "ratio"), rows)
-            )
+            head = "Mean square of signals behind each layer or residual connection, against theory:\n"
+            parts.append(head + text_table(_GROWTH_COLUMNS, self._growth_rows()))
         return "\n\n".join(parts)
+
+    def _growth_rows(self) -> list[tuple[Any, ...]]:
+        """Layer, size of the model and of theory, their ratio, and by what both grow in that layer."""
+        rows, before = [], None
+        for layer, own, expected in self.expected:
+            growth = (
+                [a / b if b else None for a, b in zip((own, expected), before, strict=True)] if before else [None] * 2
+            )
+            rows.append((layer, own, expected, own / expected if expected else None, *growth))
+            before = own, expected
+        return rows
 
     @cached_property
     def html(self) -> str:
@@ -115,6 +123,7 @@ class Audit:
         return self.html
 
 
+_GROWTH_COLUMNS = ("layer", "model", "theory", "ratio", "model grows by", "theory by")
 _TENSOR_COLUMNS = ("tensor", "shape", "used as", "fan in", "fan out", "law", "mean", "std", "C", "NTK share")
 
 

@@ -72,6 +72,16 @@ def readable_network(model: Any) -> tuple[Network | None, str]:
         return None, str(error)
 
 
+def too_much_work(net: Network, images: np.ndarray, most: float = MOST_WORK) -> str:
+    """Why theory at these inputs is left to a call of its own, or nothing."""
+    if images.ndim <= 2:
+        return ""
+    work = largest_entries(network_sites(net, net.check_inputs(images))) * len(images) ** 2 * len(net.steps)
+    if work <= most:
+        return ""
+    return f"{work:.1e} expectations at pairs of positions, more than {most:.0e}: call theory for them"
+
+
 def theory_beside(
     model: Any, X: Any, net: Network | None, name: str = "Theta"
 ) -> tuple[Network | None, dict[str, Any], dict[str, str]]:
@@ -84,11 +94,9 @@ def theory_beside(
         return None, {}, {NO_THEORY: f"the model ends in {reading.chain.head}, and theory is that of its logits"}
     found = net if net is not None else reading.net
     images = np.asarray(reading.chain.images(X))
-    if images.ndim > 2:
-        work = largest_entries(network_sites(found, found.check_inputs(images))) * len(images) ** 2 * len(found.steps)
-        if work > MOST_WORK:
-            reason = f"{work:.1e} expectations at pairs of positions, more than {MOST_WORK:.0e}: call theory for them"
-            return found, {}, {NO_THEORY: reason}
+    costly = too_much_work(found, images)
+    if costly:
+        return found, {}, {NO_THEORY: costly}
     return found, {name: (("a", "b"), theory(found, images, order=0, layers="last")[name].values[0])}, {}
 
 
