@@ -75,7 +75,7 @@ def specification(found: Findings) -> str:
         targets = [*data.y_train[:_MOST_ROWS].tolist(), *[[None] * data.outputs] * len(tests)]
         inputs = [(*row, *target) for row, target in zip(inputs, targets, strict=True)]
         heads += [f"y<sub>{i + 1}</sub>" for i in range(data.outputs)]
-    caption = f"Data: {escape(data.name)}; {len(data.X_train)} inputs of {data.features} features"
+    caption = f"Data: {escape(data.name)}; {len(data.X_train)} inputs of {data.features} feature{'s' * (data.features > 1)}"
     caption += f", {len(tests)} test inputs" if len(tests) else ""
     caption += ", the first of each" if len(data.X_train) > _MOST_ROWS else ""
     return _words("network") + html_table(columns, rows) + html_table(heads, inputs, caption)
