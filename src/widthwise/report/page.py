@@ -16,7 +16,7 @@ from widthwise import plots
 from widthwise.errors import InvalidInput
 from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
-from widthwise.report.html import REPORT_STYLE, LOOK_SWITCH, details, equations, figure, html_table, marked_up
+from widthwise.report.html import LOOK_SWITCH, REPORT_STYLE, details, equations, figure, html_table, marked_up
 from widthwise.report.words import CAPTIONS, EQUATIONS, TEXT
 from widthwise.results.labels import MEANING
 from widthwise.study import Study
@@ -75,9 +75,8 @@ def specification(found: Findings) -> str:
         targets = [*data.y_train[:_MOST_ROWS].tolist(), *[[None] * data.outputs] * len(tests)]
         inputs = [(*row, *target) for row, target in zip(inputs, targets, strict=True)]
         heads += [f"y<sub>{i + 1}</sub>" for i in range(data.outputs)]
-    caption = (
-        f"Data: {escape(data.name)}; {len(data.X_train)} inputs of {data.features} feature{'s' * (data.features > 1)}"
-    )
+    caption = f"Data: {escape(data.name)}; {len(data.X_train)} inputs of "
+    caption += "1 feature" if data.features == 1 else f"{data.features} features"
     caption += f", {len(tests)} test inputs" if len(tests) else ""
     caption += ", the first of each" if len(data.X_train) > _MOST_ROWS else ""
     return _words("network") + html_table(columns, rows) + html_table(heads, inputs, caption)
