@@ -113,7 +113,7 @@ class FunctionChart(Chart):
         for style, (name, label) in enumerate({"infinite": "infinite width", "finite": "to order 1/n"}.items()):
             source = self._source(f"{name}_band", "x", "lower", "upper")
             self.figure.varea("x", "lower", "upper", source=source, fill_color=COLOURS[style], fill_alpha=0.2)
-            self.line(name, f"{label}, mean ± deviation", style, 2.6)
+            self.line(name, f"{label} ± s.d.", style, 2.6)
         self.points("data", "training data", 3)
 
     def show(self, found: TrainedFunctions) -> None:

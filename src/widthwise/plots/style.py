@@ -29,6 +29,7 @@ DARK = {
     **dict(zip(COLOURS, ("#7cc0ff", "#f0843c", "#f2e14c", "#9f6cff"), strict=True)),
     **dict(zip(AREA_COLOURS, ("#22354a", "#1b1f25", "#4a3020", "#45454b"), strict=True)),
     INK: "#e6e8eb",
+    "#000000": "#e7e9ec",
     PAPER: "#1b1f24",
 }
 MARKERS = ("o", "s", "^", "D")

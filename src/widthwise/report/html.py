@@ -82,7 +82,7 @@ def details(summary: str, body: str) -> str:
 
 
 #: Light or dark; without a script, which a file that is sent around had better not have.
-SWITCH = (
+LOOK_SWITCH = (
     "<fieldset class='look'><legend>Colours</legend>"
     "<label><input type='radio' name='look' checked> as the system</label>"
     "<label><input type='radio' name='look' id='light'> light</label>"

@@ -16,7 +16,7 @@ from widthwise import plots
 from widthwise.errors import InvalidInput
 from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
-from widthwise.report.html import REPORT_STYLE, SWITCH, details, equations, figure, html_table, marked_up
+from widthwise.report.html import LOOK_SWITCH, REPORT_STYLE, details, equations, figure, html_table, marked_up
 from widthwise.report.words import CAPTIONS, EQUATIONS, TEXT
 from widthwise.results.labels import MEANING
 from widthwise.study import Study
@@ -75,7 +75,8 @@ def specification(found: Findings) -> str:
         targets = [*data.y_train[:_MOST_ROWS].tolist(), *[[None] * data.outputs] * len(tests)]
         inputs = [(*row, *target) for row, target in zip(inputs, targets, strict=True)]
         heads += [f"y<sub>{i + 1}</sub>" for i in range(data.outputs)]
-    caption = f"Data: {escape(data.name)}; {len(data.X_train)} inputs of {data.features} features"
+    caption = f"Data: {escape(data.name)}; {len(data.X_train)} inputs of "
+    caption += "1 feature" if data.features == 1 else f"{data.features} features"
     caption += f", {len(tests)} test inputs" if len(tests) else ""
     caption += ", the first of each" if len(data.X_train) > _MOST_ROWS else ""
     return _words("network") + html_table(columns, rows) + html_table(heads, inputs, caption)
@@ -93,7 +94,9 @@ def criticality(found: Findings) -> str:
     rates = advice.rates
     if rates is not None:
         parts.append(_figure("learning rates by layer", lambda: plots.plot_learning_rates(rates)))
-    code = (details(f"Code for {name}", f"<pre tabindex='0'>{escape(text)}</pre>") for name, text in advice.code.items())
+    code = (
+        details(f"Code for {name}", f"<pre tabindex='0'>{escape(text)}</pre>") for name, text in advice.code.items()
+    )
     return "".join([*parts, *code])
 
 
@@ -292,7 +295,7 @@ def page(found: Findings) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>widthwise report</title><style>{REPORT_STYLE}</style></head><body>"
-        f"{SWITCH}{head(found)}<nav aria-label='sections'>{links}</nav>{_SLIM}{body}"
+        f"{LOOK_SWITCH}{head(found)}<nav aria-label='sections'>{links}</nav>{_SLIM}{body}"
         f'<script type="application/json" id="widthwise-study">{data}</script></body></html>\n'
     )
 
