@@ -3,7 +3,7 @@
 PYTHONPATH=src python benchmarks/transfer_digits.py [WIDTH ...]
 
 Networks of two hidden layers of relu, cross entropy, 60 steps of 128 of 1,437 digits; three seeds. The best rate is the
-centre, in logarithms, of the rates whose loss on the training data over the last ten steps is below 1.5 times the least,
+centre, in logarithms, of the rates whose mean loss over the last ten steps is below 1.5 times the least,
 each weighted by log 1.5 − log loss.
 """
 
