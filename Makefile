@@ -24,11 +24,13 @@ style: setup
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 
-# The browser tests drive Debian's Chromium; where it can be neither found nor installed they say so by name.
-browser:
+# The browser tests drive Debian's Chromium, and axe-core of npm; where these can be neither found nor installed they say so
+# by name.
+browser: setup
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || { command -v sudo >/dev/null && sudo apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
+	@$(BIN)/python tests/browser/accessibility.py
 
 # Most programs of the tests run for milliseconds and compile for seconds: these take 40% less time to compile, and as
 # long to run.
