@@ -58,9 +58,9 @@ def centre(rates: np.ndarray, losses: np.ndarray) -> float:
 
 def main(widths: list[int]) -> None:
     torch.set_num_threads(1)
-    digits = load_digits()
-    X = torch.tensor(digits.data / 16.0 - 0.3, dtype=torch.float32)[:1437]
-    y = torch.tensor(digits.target)[:1437]
+    pixels, labels = load_digits(return_X_y=True)
+    X = torch.tensor(pixels / 16.0 - 0.3, dtype=torch.float32)[:1437]
+    y = torch.tensor(labels)[:1437]
     for optimiser, rates in RATES.items():
         for rule in ("standard", "mup"):
             centres = []
