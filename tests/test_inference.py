@@ -199,7 +199,9 @@ class TestBadInput:
             with pytest.raises(ValueError, match=r"singular to rounding.*rows 2 and 6 are most alike, correlation 1"):
                 call(net, X, np.ones(7), X_TEST)
 
-    @pytest.mark.parametrize("C_W", [0.7, 1.0, 1.3, 1.9, 2.6])
+    @pytest.mark.parametrize(
+        "C_W", [0.6440677966101696, 0.7, 1.0, 1.3, 1.4372881355932203, 1.9, 2.6, 3.0237288135593218]
+    )
     def test_an_odd_network_cannot_fit_an_even_function(self, C_W):
         """Rounding leaves an eigenvalue of either sign where there is none; dividing by it would give 1e31."""
         net = ww.MLP([2, 8, 1], "tanh", C_W=C_W, lambda_b=0.0)

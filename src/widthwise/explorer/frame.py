@@ -56,7 +56,7 @@ _SCRIPT = f"const ON_DARK = {json.dumps(_CHART_COLOURS)}, LABELS = {json.dumps(_
 _SCRIPT += Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 _TEMPLATE = (
     "{% extends 'base.html' %}{% block preamble %}"
-    "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
     f"<style>{_STYLE}</style><script>{{% raw %}}{_SCRIPT}{{% endraw %}}</script>"
     """{% endblock %}{% block contents %}
 <header id="opening"><label>Colours <select id="look"><option>system</option><option>light</option>

@@ -39,8 +39,8 @@ from widthwise.network import GradientDescent, GradientFlow, NewtonStep
 from widthwise.network.losses import SQUARED, Loss, require_an_end
 from widthwise.network.stability import check_batch, decay_of
 
-#: Eigenvalues below this share of the largest are error of the kernel, which is known to about 1e-13.
-SINGULAR = 1e-12
+#: Eigenvalues and pivots below this share of the largest are error of the kernel, whose entries are known to 1e-12.
+SINGULAR = 4e-12
 
 #: Algorithms that are solved to order 1/n.
 Algorithm = GradientFlow | GradientDescent | NewtonStep
