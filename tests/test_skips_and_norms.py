@@ -320,6 +320,10 @@ DENSE = ww.Dense(8, 8)
         (lambda: Network([ww.Dense(3, 8), ww.LayerNorm()]), r"layers\[1\].*at the end"),
         (lambda: ww.theory(ww.NormMLP([3, 8, 1], "tanh", [("rms", "pre", 0.0)]), np.zeros((1, 3))), "X: got input 0"),
         (lambda: ww.theory(ww.NormMLP([3, 8, 1], "relu", [("ln", "post", 0.0)]), np.zeros((1, 3))), "X: got input 0"),
+        (
+            lambda: ww.measure(ww.NormMLP([3, 8, 1], "tanh", [("rms", "pre", 0.0)]), np.zeros((1, 3)), networks=3),
+            "Give normalisations an epsilon above zero",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(make, message):

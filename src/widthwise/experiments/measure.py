@@ -30,6 +30,7 @@ from widthwise.network import (
     check_seed,
     simplified,
 )
+from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.validation import check_names, is_one_of
 from widthwise.results.labels import label, layer_coordinate
 from widthwise.tensors import CORRECTIONS, KERNELS, SINGLE_LEGS, TENSORS
@@ -132,12 +133,14 @@ def _nonfinite_report(programme: Programme, sums: Sequence[Tally]) -> dict[str, 
         return {"nonfinite": 0}
     part, where = programme.parts[worst], sums[worst].sums["nonfinite_indices"].tolist()
     if min(part.networks for part in sums) < 2:
+        bare = any(isinstance(step, Normalisation) and step.epsilon == 0.0 for step in part.net.steps)
         raise InvalidInput(
             "net",
             f"{part.net}, of which {by_part[worst]} networks have numbers that are not finite (indices {where} "
             f"of seed {part.seed})",
             "at least 2 networks with finite kernels and tensors",
-            "Reduce C_W or the depth, or use an activation that does not grow as fast.",
+            ("Give normalisations an epsilon above zero, reduce" if bare else "Reduce")
+            + " C_W or the depth, or use an activation that does not grow as fast.",
         )
     warnings.warn(
         f"measure: {broken} networks have numbers that are not finite and are left out, which biases what is left; "
