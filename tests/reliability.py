@@ -91,7 +91,8 @@ def place_in_widthwise(error: Exception) -> str:
 def outcome(name: str, replaced: dict[str, Any]) -> tuple[str, str]:
     """What comes of one call with some arguments replaced, and the words of an error that is not ours."""
     function, arguments = (make() for make in EVERY_CALL[name])
-    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    # again every second: the first may come within a callback, where Python drops what is raised
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE, 1.0)
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")

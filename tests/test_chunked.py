@@ -54,6 +54,37 @@ def test_a_side_that_is_no_number_of_inputs_is_refused(bad):
         ww.theory(NET, X, order=1, chunks=8)
 
 
+def test_more_blocks_than_can_be_listed_are_refused_with_what_would_do():
+    """A list of 10¹⁰ blocks was begun."""
+    with pytest.raises(InvalidInput, match=r"chunks: got 1, which makes 10,000,000,000 blocks; .*Take chunks=200\."):
+        ww.theory(NET, np.ones((100_000, 5)), chunks=1)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (None, "x.zarr', which cannot be read"),
+        ("zarr.json", "x.zarr', which cannot be read"),
+        ("x.zarr.pieces.json", "x.zarr', whose 'x.zarr.pieces.json' cannot be read; .*Delete both"),
+    ],
+)
+def test_a_store_that_is_none_or_damaged_is_refused(what, said, tmp_path):
+    store = tmp_path / "x.zarr"
+    if what is not None:
+        store.mkdir()
+        (store / what if what == "zarr.json" else tmp_path / what).write_text("{")
+    with pytest.raises(InvalidInput, match=said):
+        ww.save(ww.theory(NET, X, chunks=20), store) if "pieces" in str(what) else ww.load(store)
+
+
+def test_only_kernels_between_inputs_and_no_links_to_nowhere_are_written_in_blocks(tmp_path):
+    with pytest.raises(InvalidInput, match="dataset: got one on .*; expected kernels between inputs a and b"):
+        ww.save(ww.predict(NET, X[:3], X[:3, 0], X[3:5]), tmp_path / "p.zarr")
+    (tmp_path / "x.zarr").symlink_to("x.zarr")
+    with pytest.raises(InvalidInput, match=r"x.zarr', which exists"):
+        ww.save(ww.theory(NET, X, chunks=20), tmp_path / "x.zarr")
+
+
 @pytest.mark.full
 def test_a_cluster_that_loses_a_worker_gives_the_same_kernel(tmp_path):
     from distributed import Client, LocalCluster

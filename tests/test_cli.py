@@ -177,6 +177,10 @@ BAD_FILES = {
     "bad.npy": "this is no array",
     "bad.nc": "this is no netcdf",
     "page.html": "<html>nothing inside</html>",
+    "deep.toml": f"[network]\nwidths = {3000 * '['}{3000 * ']'}\n",
+    "long.toml": f"[network]\nwidths = [2, {5000 * '1'}, 1]\n",
+    "leaves.py": "raise SystemExit(5)\n",
+    "divides.py": "1 / 0\n",
 }
 
 
@@ -246,6 +250,14 @@ BAD_FILES = {
         ("lab no-such-lab", "lab: got 'no-such-lab'"),
         ("lab nngp-limit --seed -1", "'--seed'"),
         ("lab all --format netcdf", "--format: got 'netcdf'; expected table, json or csv"),
+        ("theory --spec deep.toml", "'deep.toml', malformed: "),
+        ("theory --spec long.toml", "'long.toml', malformed: Exceeds the limit"),
+        (f"measure --networks 8 --engine {5000 * '1'}", "engine: got "),
+        ("audit leaves:model", "'leaves:model', which raises SystemExit: 5"),
+        ("lab divides.py", "'divides.py', which raises ZeroDivisionError: division by zero; expected a file"),
+        ("lab leaves.py", "'leaves.py', which raises SystemExit: 5"),
+        (f"lab catapult --set width={3000 * '['}", "--set: got 'width=[[["),
+        ("lab catapult --save good.toml/results", "--save: got 'good.toml/results'; expected a folder; 'good.toml' is a file"),
         ("explore --port 99999 --no-show", "port: got 99999"),
         ("explore --address 203.0.113.1 --no-show", "203.0.113.1:5006, where the server cannot listen"),
         ("explore --address ::1 --no-show", "address: got '::1'; expected the name of this machine or an IPv4 address"),

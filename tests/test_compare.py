@@ -247,3 +247,13 @@ def test_measurements_that_do_not_belong_together_are_refused():
         ww.compare(th, (one, one, one))
     with pytest.raises(InvalidInput, match="level: got 2; expected a probability"):
         ww.compare(th, one, level=2)
+
+
+def test_numbers_that_are_nan_are_not_compared():
+    """They went into the verdict and the table without a word."""
+    th, one = made(32, 1.0, 0.0), made(32, 1.0, 0.1)
+    name = next(str(name) for name in th if f"{name}_se" in one)
+    with pytest.raises(InvalidInput, match=f"theory: got NaN in {name}"):
+        ww.compare(th * np.nan, one)
+    with pytest.raises(InvalidInput, match=f"measurement: got NaN in {name}_se"):
+        ww.compare(th, one.assign({f"{name}_se": one[f"{name}_se"] * np.nan}))

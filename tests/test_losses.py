@@ -162,6 +162,12 @@ class TestBadInput:
                 "no finite derivative within 100 of the targets of row 0; .* Round it off",
             ),
             (
+                lambda z, y: (z[:, None] - y[None, :]) ** 2,
+                [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]],
+                2,
+                r"which gives numbers of shape \(2, 2\) for 2 outputs; expected .* for each output, .* or their sum",
+            ),
+            (
                 lambda z: z,
                 [1.0, -1.0, 1.0],
                 1,

@@ -235,6 +235,11 @@ class TestBadInput:
         with pytest.raises(InvalidInput, match=r"expected at most 100000 steps, .* GradientFlow\(time\)"):
             ww.predict(NET, X, signs, X_TEST, ww.GradientDescent(0.1, 10**6), loss="exponential", draws=64)
 
+    def test_more_steps_in_batches_than_can_be_taken_one_by_one(self):
+        """10⁹ of them were begun, in silence."""
+        with pytest.raises(InvalidInput, match="expected at most 1000000 steps in batches.*steps=None trains to conv"):
+            ww.predict(NET, X, Y, X_TEST, ww.SGD(0.1, 1, 10**9))
+
     def test_batches_too_noisy_to_converge(self):
         bound = ww.max_learning_rate(NET, X)
         with pytest.raises(UnstableLearningRate, match="the mean square of the errors grows"):

@@ -420,6 +420,16 @@ class TestBadInput:
         with pytest.raises(ww.errors.SingularKernel, match="rows 0 and 3 that coincide"):
             ww.predict(NET, np.vstack([X_TRAIN, X_TRAIN[0]]), np.vstack([Y, Y[0]]), X_TEST, order=1)
 
+    @pytest.mark.parametrize("time", [1e300, 1e308])
+    def test_times_up_to_the_largest_number_end_where_training_converges(self, time):
+        """At 1e308 powers of two overflowed."""
+        short, long = (
+            ww.predict(NET, X_TRAIN, Y, X_TEST, order=1),
+            ww.predict(NET, X_TRAIN, Y, X_TEST, ww.GradientFlow(time), order=1),
+        )
+        for name in ("mean1", "cov1"):
+            np.testing.assert_allclose(long[name], short[name], rtol=1e-6, atol=1e-9)
+
     def test_repeated_inputs_train_for_a_finite_time(self):
         """A datum given twice counts twice: a finite time with it is a finite time with twice its pull."""
         X, y = np.vstack([X_TRAIN[:2], X_TRAIN[:1]]), np.vstack([Y[:2], Y[:1]])

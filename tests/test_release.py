@@ -56,6 +56,27 @@ def test_the_paper_has_its_sections_and_every_citation_an_entry():
     assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+{(\w+),", entries, flags=re.M))
 
 
+def test_paper_and_citation_name_the_same_works_alike():
+    entries = (ROOT / "paper.bib").read_text()
+    papers = {}
+    for entry in re.findall(r"^@\w+{.*$", entries, flags=re.M):
+        title = re.search(r" title={(.*?)}, author", entry)[1].replace("{", "").replace("}", "")
+        papers[re.search(r"(?:url|doi)={(.*?)}", entry)[1]] = title.casefold(), re.search(r"year={(\d+)}", entry)[1]
+    cited = {
+        one.get("url") or one["doi"]: (one["title"].casefold(), str(one["year"])) for one in citation()["references"]
+    }
+    both = papers.keys() & cited.keys()
+    assert len(both) >= 9
+    assert {where: papers[where] for where in both} == {where: cited[where] for where in both}
+
+
+def test_the_namespaces_of_the_stability_page_are_those_of_the_package():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    named = set(re.findall(r"`(\w+)`", re.search(r"in its namespaces (.*?);", page, flags=re.S)[1]))
+    stub = (ROOT / "src" / "widthwise" / "__init__.pyi").read_text()
+    assert named == {*re.findall(r"^from widthwise import (\w+)", stub, flags=re.M), "labs"}  # which extras bring
+
+
 def test_the_sections_of_the_change_log_are_in_order():
     known = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
     for release in re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]:

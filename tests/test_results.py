@@ -62,6 +62,15 @@ def test_files_that_are_not_there_or_not_ours_are_refused(tmp_path):
         ww.network_of(xr.Dataset())
 
 
+@pytest.mark.parametrize(("name", "added"), [("x.nc", object()), ("x.nc", None), ("x.zarr", object())])
+def test_what_no_file_can_hold_is_refused_and_nothing_is_written(name, added, tmp_path):
+    """An attribute of the user's own ended in a TypeError of xarray's."""
+    with pytest.raises(ww.WidthwiseError, match="dataset: got a Dataset that no file can hold .*mine|attribute"):
+        ww.save(ww.theory(NET, X).assign_attrs(mine=added), tmp_path / name)
+    if name == "x.nc":
+        assert not list(tmp_path.iterdir())
+
+
 def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 2**20)
     big = np.ones((400, 2))

@@ -10,6 +10,7 @@ from flax import nnx
 from torch import nn
 
 import widthwise as ww
+from widthwise.errors import WeightsWarning
 from widthwise.readers.transfer.scaling_rules import ScalingRule
 
 torch.set_num_threads(1)
@@ -290,3 +291,10 @@ def test_bad_input_is_named(call, message):
         return
     with pytest.raises(ww.WidthwiseError, match=message):
         call()
+
+
+def test_weights_that_are_no_numbers_are_named_where_a_variance_is_taken_from_them():
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    nn.init.constant_(model[0].weight, float("nan"))
+    with pytest.warns(WeightsWarning, match=r"^0.weight: entries that are NaN or infinite.* Take a base"):
+        assert np.isnan(ww.parametrisation(model).variances["0.weight"])

@@ -122,6 +122,37 @@ def test_an_undeclared_kink_is_refused_at_every_order(order):
         ww.theory(ww.MLP([2, 8, 1], lambda z: jnp.abs(z)), X, order=order)
 
 
+class OfAClosedFile:
+    """Raises its own error whatever is asked of it, as data of a file that is closed do."""
+
+    def fails(self, *_, **__):
+        raise OSError("closed")
+
+    __array__ = __float__ = __index__ = __len__ = __getitem__ = __iter__ = __repr__ = fails
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda value: ww.theory(NET, value), "X"),
+        (lambda value: ww.theory(NET, [value, value]), "X"),
+        (lambda value: ww.MLP([2, value, 1], "tanh"), "widths"),
+        (lambda value: ww.MLP(value, "tanh"), "widths"),
+        (lambda value: ww.MLP([2, 8, 1], "tanh", C_W=value), "C_W"),
+        (lambda value: ww.MLP([2, 8, 1], "tanh", C_b=[value, 0.0]), "C_b"),
+        (lambda value: ww.GradientFlow(value), "time"),
+        (lambda value: ww.measure(NET, X, networks=value), "networks"),
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [OfAClosedFile(), 10**400, 10**5000, -(10**5000)], ids=["broken", "400", "5000", "-5000"]
+)
+def test_objects_that_raise_and_integers_beyond_all_numbers_are_refused(call, argument, value):
+    """The errors of `float` and of `repr`, which prints no integer of more than 4,300 digits, came out as they were."""
+    with pytest.raises(ww.WidthwiseError, match=rf"^{argument}: got [^\n]{{1,900}}; expected "):
+        call(value)
+
+
 def test_a_kernel_that_is_asymmetric_by_rounding_is_accepted():
     K = np.array([[1.0, 1e-17], [0.0, 1.0]])
     assert ww.special.largest_eigenvalue_bounds(K).row == 1.0

@@ -18,6 +18,18 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+def shown(value: object) -> str:
+    """The repr of what came, also where it has none: an object may raise, an integer may have too many digits.
+
+    >>> shown([1]), shown(10**5000)
+    ('[1]', 'an int (ValueError: Exceeds the limit (4300 digits) for integer string conversion)')
+    """
+    try:
+        return repr(value)
+    except Exception as error:  # the caller's own code
+        return f"an {type(value).__name__} ({one_line(error).partition(';')[0]})"
+
+
 def _shortened(words: object) -> str:
     """On one line and not too long: an array takes several lines, a text may be of any length."""
     line = " ".join(str(words).split())

@@ -100,11 +100,12 @@ def readable(count: float) -> str:
     """>>> readable(3 * 2**30)
     '3.0 GiB'
     """
+    count = float(min(count, 10**300))
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.1f} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
         count /= 1024
-    return f"{count:.1f} TiB"
+    return f"{count:.1f} TiB" if count < 1e6 else f"{count:.0e} TiB"
 
 
 def forget_programs() -> bool:

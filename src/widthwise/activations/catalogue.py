@@ -244,7 +244,7 @@ def _checked_kinks(kinks: Any) -> tuple[float, ...]:
         array = np.asarray(kinks)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu") or not np.all(np.isfinite(array)):
             raise ValueError
-    except (ValueError, TypeError):
+    except Exception:  # of the caller's object, too
         raise InvalidInput("kinks", repr(kinks), "finite positions, as a list", "For example kinks=[0.0].") from None
     return tuple(map(float, array))
 

@@ -155,7 +155,7 @@ def train(
     what = study.study(algorithm=training.chosen(), trained=networks, seed=seed)
     found = compute(
         what.net, *what.data.for_training(), what.trained, what.algorithm, what.seed, max_steps=max_steps, loss=loss,
-        engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
+        engine=engine, checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
     emit_with_figure(found, output, "predictions", None, found)
     tell_network(what.net, output)
@@ -183,12 +183,8 @@ def _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, o
     sizes = None if extrapolate is None else whole_numbers("--extrapolate", extrapolate)
     return compute(
         what.net, what.data.X_train, what.networks, what.seed, statistics=names, layers=layers, widths=sizes,
-        engine=_engine_of(engine), checkpoint=checkpoint, progress=output.progress,
+        engine=engine, checkpoint=checkpoint, progress=output.progress,
     )  # fmt: skip
-
-
-def _engine_of(engine: str | None) -> int | str | None:
-    return int(engine) if engine is not None and engine.isdigit() else engine
 
 
 def _loaded(argument: str, path: Path) -> xr.Dataset:

@@ -12,7 +12,7 @@ import typer
 
 from widthwise.cli.options import OutputOptions
 from widthwise.cli.output import Records, check_output, emit, require_folder, write_result
-from widthwise.errors import InvalidInput, WidthwiseError
+from widthwise.errors import InvalidInput, WidthwiseError, one_line
 
 
 def audit(
@@ -75,9 +75,8 @@ def _model_and_batch(name: str) -> tuple[Any, Any]:
             made = made()
     except WidthwiseError:
         raise
-    except Exception as error:  # whatever a module of the user may raise
-        reason = (str(error).splitlines() or [""])[0]
-        got = f"{name!r}, which raises {type(error).__name__}: {reason}"
+    except (Exception, SystemExit) as error:  # whatever a module of the user may raise
+        got = f"{name!r}, which raises {one_line(error)}"
         raise InvalidInput("model", got, "a model, or a function of no arguments that makes one") from error
     finally:
         sys.path.pop(0)

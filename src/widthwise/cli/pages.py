@@ -105,6 +105,9 @@ def lab(
         return 0
     settings = _knobs(knob or [])
     require_extra("labs", "lab")
+    at = next((folder for folder in (save, *save.parents) if folder.exists()), save)
+    if not no_save and not at.is_dir():
+        raise InvalidInput("--save", f"'{save}'", f"a folder; '{at}' is a file")
     import_module("matplotlib").use("Agg")
 
     def run(one: str) -> Any:
@@ -133,7 +136,7 @@ def _knobs(given: list[str]) -> dict[str, Any]:
         name, _, value = text.partition("=")
         try:
             settings[name.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two of many brackets
             raise InvalidInput("--set", repr(text), "NAME=NUMBER or NAME=NUMBER,NUMBER,…") from None
     return settings
 

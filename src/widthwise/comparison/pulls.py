@@ -264,6 +264,10 @@ def _row_of(
     predicted = predicted_at(theory, name, layer, n)
     if predicted.shape != value.shape:
         raise InvalidInput("measurement", f"{name} of shape {value.shape}", f"shape {predicted.shape} as in the theory")
+    held = {("theory", name): predicted, ("measurement", name): value, ("measurement", f"{name}_se"): error}
+    for (holder, what), numbers in held.items():
+        if np.isnan(numbers).any():
+            raise InvalidInput(holder, f"NaN in {what}", "numbers", "Drop the variable, or what made it NaN.")
     pull = pulls(predicted, found.reading)
     worst = np.unravel_index(np.argmax(np.abs(pull)), pull.shape)
     chi2, distinct = chi_square(name, pull, error)

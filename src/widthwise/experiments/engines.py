@@ -22,7 +22,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from widthwise.activations import Activation, resolve
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, shown
 from widthwise.extras import need
 from widthwise.network.validation import is_one_of
 
@@ -74,12 +74,12 @@ def run_chunks(task: Task, chunks: Iterable[Any], engine: Any = None) -> Generat
 def _workers(engine: Any) -> int:
     try:
         number = int(engine.removeprefix("processes:")) if isinstance(engine, str) else operator.index(engine)
-    except (TypeError, ValueError):
+    except Exception:  # of the caller's object, too
         number = 0
     if not 1 <= number <= MOST_PROCESSES or isinstance(engine, bool):
         raise InvalidInput(
             "engine",
-            repr(engine),
+            shown(engine),
             'None or "local" for this process, a number of processes up to '
             f'{MOST_PROCESSES} such as 4 or "processes:4", the address of a '
             'Dask scheduler such as "tcp://127.0.0.1:8786", or a distributed.Client',

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from widthwise.activations import require_derivatives
-from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable
+from widthwise.errors import InvalidInput, NonFiniteWarning, NoRule, NotDifferentiable, shown
 from widthwise.experiments.accumulation import accumulate
 from widthwise.experiments.estimators import check_statistics
 from widthwise.experiments.initialisations import check_initialisation, described
@@ -222,7 +222,11 @@ def _check_widths(net: Network, widths: Sequence[int] | None) -> list[int]:
         return [net.n]
     if net.depth < 2:
         raise InvalidInput("widths", repr(widths), "None for a network without hidden layers")
-    sizes = [check_integer("widths", width, 2) for width in np.atleast_1d(np.asarray(widths, object))]
+    try:
+        listed = np.atleast_1d(np.asarray(widths, object))
+    except Exception:  # of the caller's object
+        raise InvalidInput("widths", shown(widths), "widths, such as [64, 128, 256]") from None
+    sizes = [check_integer("widths", width, 2) for width in listed]
     if len(set(sizes)) < 2:
         raise InvalidInput("widths", repr(widths), "at least two different widths, such as [64, 128, 256]")
     return sorted(set(sizes))

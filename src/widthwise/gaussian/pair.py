@@ -364,7 +364,7 @@ def _two_orders(orders) -> tuple[int, int]:
         p, q = (int(o) for o in orders)
         if p < 0 or q < 0 or (p, q) != tuple(orders):
             raise ValueError
-    except (TypeError, ValueError):
+    except Exception:  # of the caller's object, too
         raise InvalidInput(
             "orders", repr(orders), "two non-negative integers, the derivatives of σ at a and b"
         ) from None

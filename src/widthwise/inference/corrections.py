@@ -19,7 +19,17 @@ from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_exis
 from widthwise.inference.infinite_width import Algorithm
 from widthwise.inference.linear_training import LinearAlgorithm
 from widthwise.memory import require_memory
-from widthwise.network import MLP, Adam, Dense, GradientFlow, Momentum, Network, check_network, check_targets
+from widthwise.network import (
+    MLP,
+    Adam,
+    Dense,
+    GradientFlow,
+    Momentum,
+    Network,
+    check_network,
+    check_real,
+    check_targets,
+)
 from widthwise.network.stability import decay_of
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
@@ -262,13 +272,7 @@ def network_for(order: int, net: Network) -> Network:
 
 
 def check_noise(noise: float) -> float:
-    try:
-        value = float(noise)
-    except (TypeError, ValueError):
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
-    return value
+    return check_real("noise", noise, "a finite non-negative variance")
 
 
 AT_TESTS = ("output", "test")

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widthwise.errors import UnstableLearningRate
+from widthwise.errors import InvalidInput, UnstableLearningRate
 from widthwise.network import SGD, GradientDescent, GradientFlow, Momentum, NewtonStep
 from widthwise.network.losses import SQUARED, Loss
-from widthwise.network.schedules import scheduled_rates
+from widthwise.network.schedules import LONGEST_SCHEDULE, scheduled_rates
 from widthwise.network.stability import decay_of, unstable_step
 
 LinearAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum
@@ -82,8 +82,10 @@ def mode_response(algorithm: Any, values: np.ndarray) -> np.ndarray:
     if time is None:
         return 1.0 / curvature
     if isinstance(algorithm, GradientFlow):
-        small = curvature * time < 1e-14
-        return np.where(small, time, -np.expm1(-curvature * time) / np.where(small, 1.0, curvature))
+        with np.errstate(over="ignore"):  # no time is too long
+            grown = curvature * time
+        small = grown < 1e-14
+        return np.where(small, time, -np.expm1(-grown) / np.where(small, 1.0, curvature))
     update, rates = _Update.of(algorithm), scheduled_rates(algorithm)
     if rates is not None:
         a = v = np.zeros_like(values)
@@ -114,6 +116,11 @@ class BatchNoise(NamedTuple):
     def second_moments(self, start: np.ndarray) -> np.ndarray:
         """E[a aᵀ] after training, from E[ε₀ ε₀ᵀ] (…, N, N)."""
         inputs, steps, rates = len(self.Theta), int(self.algorithm.steps), scheduled_rates(self.algorithm)
+        if steps > LONGEST_SCHEDULE:
+            raise InvalidInput(
+                "algorithm", repr(self.algorithm), f"at most {LONGEST_SCHEDULE} steps in batches, taken one by one",
+                "steps=None trains to convergence.",
+            )  # fmt: skip
         moments = np.zeros((*start.shape[:-2], 3 * inputs, 3 * inputs))
         moments[..., :inputs, :inputs] = start
         for step in range(steps):

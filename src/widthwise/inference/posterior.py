@@ -271,7 +271,7 @@ def _grid_axis(
         array = np.atleast_1d(np.asarray(values))
     except ValueError:
         raise InvalidInput(name, "rows of unequal length", expected) from None
-    except TypeError:  # a Dataset, which is no array
+    except Exception:  # a Dataset is no array, and an object of the caller's may raise what it likes
         raise InvalidInput(name, type(values).__name__, expected) from None
     if array.ndim != 1 or array.size == 0:
         raise InvalidInput(name, f"an array of shape {array.shape}", expected)

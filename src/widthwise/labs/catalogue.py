@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput, UnknownName, WidthwiseError, one_line
 from widthwise.extras import needing
 from widthwise.labs.base import Lab
 
@@ -150,7 +150,7 @@ class _Slot:
 def _parsed(source: Path) -> ast.Module:
     try:
         return ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two of many brackets
         raise InvalidInput("lab", f"'{source.name}' ({error})", "a file of valid Python") from None
 
 
@@ -198,7 +198,13 @@ def _lab_module(source: Path, settings: Mapping[str, Any]) -> ModuleType:
     module = ModuleType(f"widthwise_lab_{source.stem}_{next(_copies)}", ast.get_docstring(tree))
     module.__file__ = str(source)
     sys.modules[module.__name__] = module  # dataclasses look their module up
-    exec(compile(ast.fix_missing_locations(tree), str(source), "exec"), module.__dict__)
+    try:
+        exec(compile(ast.fix_missing_locations(tree), str(source), "exec"), module.__dict__)
+    except WidthwiseError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a file of the user may raise
+        got = f"'{source.name}', which raises {one_line(error)}"
+        raise InvalidInput("lab", got, "a file that can be imported") from error
     missing = [name for name in ("SIZES", "experiment") if not hasattr(module, name)]
     if missing:
         raise InvalidInput("lab", f"'{source.name}' without {' and '.join(missing)}", "a file that defines them")

@@ -314,7 +314,7 @@ class Network:
             raise InvalidInput("network", type(text).__name__, "a text written by to_toml")
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits and depths, too
             raise InvalidInput("network", f"malformed TOML ({error})", "a table written by to_toml") from error
         return cls.from_dict(data, activations)
 
@@ -340,7 +340,7 @@ def parsed_json(text: str) -> Any:
         raise InvalidInput("network", type(text).__name__, "a text written by to_json")
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput("network", f"malformed JSON ({error})", "an object written by to_json") from error
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput, UnknownName, one_line
 
 #: Where a loss of one's own is looked at: distances from the targets, and directions at each.
 DISTANCES, DIRECTIONS = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), 16
@@ -158,16 +158,20 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
     moves = np.concatenate([np.zeros((1, y.shape[1])), *(distance * directions for distance in DISTANCES)])
     z = (y[:, None, :] + moves).reshape(-1, y.shape[1]).T
     targets = np.repeat(y, len(moves), axis=0).T
+    expected = "a function of z and y, one number for each output, in jax.numpy"
+    example = "For example lambda z, y: jnp.cosh(z - y)."
     try:
+        shape = jax.eval_shape(function, z[:, 0], targets[:, 0]).shape
         values = jax.vmap(loss.value, in_axes=1)(z, targets)
         slopes, curvatures = np.asarray(loss.slope(z, targets)), np.asarray(loss.hessian(z, targets))
         sides = [
             np.asarray(loss.slope(y.T + side * KINK_DISTANCE * directions[0][:, None], y.T)) for side in (1.0, -1.0)
         ]
     except Exception as error:
-        got = f"{name}, which raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        expected = "a function of z and y, one number for each output, in jax.numpy"
-        raise InvalidInput("loss", got, expected, "For example lambda z, y: jnp.cosh(z - y).") from None
+        raise InvalidInput("loss", f"{name}, which raises {one_line(error)}", expected, example) from None
+    if shape not in ((), y.shape[1:]):
+        got = f"{name}, which gives numbers of shape {shape} for {y.shape[1]} outputs"
+        raise InvalidInput("loss", got, f"{expected}, or their sum", example)
     values = np.asarray(values).reshape(len(y), -1)
     by_row = slopes.T.reshape(len(y), -1, y.shape[1])
     finite = np.isfinite(values), np.isfinite(by_row).all(axis=2)

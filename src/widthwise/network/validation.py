@@ -11,10 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnknownName, one_line
+from widthwise.errors import InvalidInput, UnknownName, one_line, shown
 
 #: Bounds of a positive number, of a finite one, and of one below 1.
 LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
+#: A width of which products can be represented.
+LARGEST_WIDTH = 10**100
 #: Targets whose fourth powers, which the cumulants of trained outputs hold, leave room for kernels of any size.
 LARGEST_TARGET = 1e30
 
@@ -30,10 +32,10 @@ def check_integer(
     expected = expected or f"an integer of at least {least}"
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:  # what an object of the caller's raises is its own
         number = least - 1
     if isinstance(value, bool) or number < least or (largest is not None and number > largest):
-        raise InvalidInput(name, repr(value), expected, remedy)
+        raise InvalidInput(name, shown(value), expected, remedy)
     return number
 
 
@@ -53,9 +55,10 @@ def check_names(argument: str, names: Any, known: Iterable[str], also: str = "")
     ['V']
     """
     known = list(known)
-    if not isinstance(names, Iterable) or (isinstance(names, np.ndarray) and not names.ndim):
-        raise InvalidInput(argument, repr(names), f"some of {', '.join(known)}{also}")
-    given = [names] if isinstance(names, str) else list(names)
+    try:
+        given = [names] if isinstance(names, str) else list(names)
+    except Exception:  # no list, or an object of the caller's that raises
+        raise InvalidInput(argument, shown(names), f"some of {', '.join(known)}{also}") from None
     for name in given:
         if not is_one_of(name, known):
             raise UnknownName.of(argument, name, known, also)
@@ -67,7 +70,7 @@ def check_names(argument: str, names: Any, known: Iterable[str], also: str = "")
 def check_flag(name: str, value: Any) -> bool:
     """True or False; nothing else says which it means."""
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInput(name, repr(value), "True or False")
+        raise InvalidInput(name, shown(value), "True or False")
     return bool(value)
 
 
@@ -92,10 +95,10 @@ def check_real(
     """
     try:
         number = float(plain_values(value, name))
-    except (TypeError, ValueError):
+    except Exception:  # of the caller's object; an integer beyond the range of floats is an OverflowError
         number = math.nan
     if not least <= number <= largest:
-        raise InvalidInput(name, repr(value), expected, remedy)
+        raise InvalidInput(name, shown(value), expected, remedy)
     return number
 
 
@@ -107,20 +110,21 @@ def check_widths(widths: Any, least: int = 2) -> tuple[int, ...]:
         if isinstance(widths, str | bytes | bytearray | memoryview | Set | Mapping):  # without an order, or no numbers
             raise TypeError
         values = list(widths)
-    except TypeError:
-        raise InvalidInput("widths", repr(widths), expected, "For example [3, 64, 64, 1].") from None
+    except Exception:  # of the caller's object
+        raise InvalidInput("widths", shown(widths), expected, "For example [3, 64, 64, 1].") from None
     if len(values) < least:
-        raise InvalidInput("widths", repr(values), expected, "For example [3, 64, 64, 1].")
+        raise InvalidInput("widths", shown(values), expected, "For example [3, 64, 64, 1].")
     result = []
     for position, value in enumerate(values):
         try:
             if isinstance(value, bool):
                 raise TypeError
             width = operator.index(value)
-        except TypeError:
-            raise InvalidInput("widths", f"{value!r} at position {position}", expected) from None
-        if width < 1:
-            raise InvalidInput("widths", f"{width} at position {position}", expected)
+        except Exception:  # of the caller's object
+            raise InvalidInput("widths", f"{shown(value)} at position {position}", expected) from None
+        if not 1 <= width <= LARGEST_WIDTH:
+            bound = f", of at most {LARGEST_WIDTH:.0e}" if width > 0 else ""
+            raise InvalidInput("widths", f"{shown(width)} at position {position}", expected + bound)
         result.append(width)
     return tuple(result)
 
@@ -129,14 +133,16 @@ def check_per_layer(name: str, value: Any, depth: int) -> tuple[float, ...]:
     """One finite non-negative number per weight layer; a single number is repeated."""
     expected = f"a finite non-negative number, or {depth} of them, one per weight layer"
     if isinstance(value, str) or value is None or isinstance(value, bool):
-        raise InvalidInput(name, repr(value), expected)
+        raise InvalidInput(name, shown(value), expected)
     try:
         values = (
             [value] * depth if not hasattr(value, "__len__") or getattr(value, "shape", None) == () else list(value)
         )
         numbers = [float(v) for v in plain_values(values, name)]
-    except (TypeError, ValueError):
-        raise InvalidInput(name, repr(value), expected) from None
+    except InvalidInput:
+        raise
+    except Exception:  # of the caller's object; an integer beyond the range of floats is an OverflowError
+        raise InvalidInput(name, shown(value), expected) from None
     if len(numbers) != depth:
         raise InvalidInput(name, f"{len(numbers)} values", expected)
     for layer, number in enumerate(numbers, start=1):
@@ -238,7 +244,7 @@ def check_function(function: Any, points: np.ndarray, name: str = "function") ->
     array([1., 2.])
     """
     if not callable(function):
-        raise InvalidInput(name, repr(function), "a function of arrays, such as np.exp")
+        raise InvalidInput(name, shown(function), "a function of arrays, such as np.exp")
     try:
         values = real_array(function(points), name)
     except InvalidInput:
@@ -284,11 +290,15 @@ def real_array(values: object, name: str) -> np.ndarray:
         array = np.asarray(plain_values(values, name))
     except InvalidInput:
         raise
-    except ValueError as error:
-        raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
     except (TypeError, NotImplementedError) as error:
         remedy = "Call it outside of jax.jit, jax.grad and jax.vmap." if isinstance(values, jax.core.Tracer) else ""  # pyright: ignore[reportAttributeAccessIssue]
         raise InvalidInput(name, type(values).__name__, "an array of numbers", remedy) from error
+    except Exception as error:
+        if isinstance(error, ValueError) and isinstance(values, list | tuple):
+            raise InvalidInput(name, "rows of unequal length", "a rectangular array of numbers") from error
+        # of the caller's object: data of a file that is closed, for example
+        got = f"{type(values).__name__} that raises {one_line(error)}"
+        raise InvalidInput(name, got, "an array of numbers") from error
     if np.iscomplexobj(array):
         raise InvalidInput(
             name, f"complex numbers ({array.dtype})", "real numbers", f"Pass {name}.real if that is meant."

@@ -339,7 +339,7 @@ def _theory_rows(net: Network, batch: Any) -> np.ndarray | None:
     try:
         found = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)
         return net.check_inputs(found.reshape(len(found), -1), "X")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, OSError):
         return None
 
 

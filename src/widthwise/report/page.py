@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from widthwise import plots
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
 from widthwise.report.html import LOOK_SWITCH, REPORT_STYLE, details, equations, figure, html_table, marked_up
@@ -310,5 +310,7 @@ def study_of(path: str | os.PathLike[str]) -> Study:
         raise InvalidInput("report", f"'{source}' without a study inside", "a page that widthwise report wrote")
     try:
         return Study.from_dict(json.loads(found.group(1))["study"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except WidthwiseError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput("report", f"'{source}', whose study is damaged", "a page as it was written") from error

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.files import check_path
 from widthwise.flow.kernels.kernel_flow import check_differentiable, kernel_flow
@@ -27,6 +30,8 @@ from widthwise.results.labels import label, layer_coordinate
 
 #: Beside a Zarr store: which pieces are whole, and what they are pieces of.
 _MARKS = ".pieces.json"
+#: Tasks that Dask may have to hold.
+MOST_BLOCKS = 250_000
 
 
 def chunked_kernels(
@@ -35,10 +40,16 @@ def chunked_kernels(
 ) -> xr.Dataset:  # fmt: skip
     """K and Theta on (layer, a, b) as arrays of Dask in blocks of `chunks`² pairs; nothing is computed yet."""
     side = check_integer("chunks", chunks, 1, expected="a number of inputs along the side of a block, such as 2000")
+    others = X if X2 is None else X2
+    blocks = -(-len(X) // side) * -(-len(others) // side)
+    if blocks > MOST_BLOCKS:
+        fits = math.ceil(max(len(X), len(others)) / math.isqrt(MOST_BLOCKS))
+        expected = f"at most {MOST_BLOCKS:,}, which are listed before any is computed"
+        raise InvalidInput("chunks", f"{side}, which makes {blocks:,} blocks", expected, f"Take chunks={fits}.")
     array, delayed = need("dask.array", "distributed", "chunks="), need("dask", "distributed", "chunks=").delayed
     if "Theta" in names:
         check_differentiable(net)
-    last_only, others = layers == "last", X if X2 is None else X2
+    last_only = layers == "last"
     kept = (net.depth,) if last_only else tuple(range(1, net.depth + 1))
     block = delayed(partial(_block, net, names, last_only, number), pure=True)
     down, across = (range(0, len(rows), side) for rows in (X, others))
@@ -67,24 +78,42 @@ def _block(net: Network, names: tuple[str, ...], last_only: bool, number: np.dty
     return np.stack([np.asarray(getattr(flow, name)) for name in names])
 
 
+@contextmanager
+def refusing_what_no_file_holds() -> Iterator[None]:
+    """Variables and attributes of the user's own may be anything."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        got = f"a Dataset that no file can hold ({one_line(error)})"
+        raise InvalidInput("dataset", got, "variables and attributes that are numbers or texts") from error
+
+
 def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], progress: bool | None = None) -> Path:
     """Write a Dataset of `theory(..., chunks=…)` to a Zarr store, a row of blocks at a time; see `save`."""
     target = check_path("path", path, "the path of a Zarr store to write")
     compute = need("dask", "distributed", "Zarr").compute
     need("zarr", "distributed", "Zarr")
     side, symmetric = int(dataset.attrs.get("chunks", 0)), bool(dataset.attrs.get("symmetric", 0))
+    if not {"a", "b"} <= set(dataset.dims):
+        got = f"one on {', '.join(map(str, dataset.dims)) or 'no dimensions'}"
+        raise InvalidInput("dataset", got, "kernels between inputs a and b", "A NetCDF file takes any Dataset.")
     rows, columns = dataset.sizes["a"], dataset.sizes["b"]
     side, what = side or rows, _fingerprint(dataset)
     marks, done = target.with_name(target.name + _MARKS), set()
     if marks.exists():
-        known = json.loads(marks.read_text())
-        if known["of"] != what:
+        try:
+            known = json.loads(marks.read_text())
+            of, done = known["of"], set(known["pieces"])
+        except (ValueError, KeyError, TypeError) as error:
+            got = f"'{target}', whose '{marks.name}' cannot be read"
+            raise InvalidInput("path", got, "a new path", "Delete both to begin anew.") from error
+        if of != what:
             raise InvalidInput("path", f"'{target}', which holds other kernels", "a new path, or that of this Dataset")
-        done = set(known["pieces"])
-    elif target.exists():
+    elif os.path.lexists(target):
         raise InvalidInput("path", f"'{target}', which exists", "a new path, or that of a run that was ended")
     else:
-        dataset.to_zarr(target, compute=False, zarr_format=3, consolidated=False)
+        with refusing_what_no_file_holds():
+            dataset.to_zarr(target, compute=False, zarr_format=3, consolidated=False)
         _replace(marks, json.dumps({"of": what, "pieces": []}))
     pieces = range(0, rows, side)
     with DelayedProgress("kernels to Zarr", progress) as advance:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import xarray as xr
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.files import check_path, replacing
-from widthwise.results.chunked import write_zarr
+from widthwise.results.chunked import refusing_what_no_file_holds, write_zarr
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
@@ -33,7 +33,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     if not os.path.isdir(target.parent):
         raise InvalidInput("path", f"'{target}'", f"an existing folder '{target.parent}'", "Create it first.")
     # made in memory: HDF5 ends in a segmentation fault where it cannot write to a disk
-    image = dataset.to_netcdf(engine="h5netcdf")
+    with refusing_what_no_file_holds():
+        image = dataset.to_netcdf(engine="h5netcdf")
     with replacing(target) as part:
         part.write_bytes(image)
     return target
@@ -43,7 +44,13 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Read a Dataset written by `save`, into memory; a Zarr store is left on disk, as arrays of Dask."""
     if str(path).endswith(".zarr"):
         need("zarr", "distributed", "Zarr")
-        return xr.open_zarr(check_path("path", path, "the path of a Zarr store"), consolidated=False)
+        store = check_path("path", path, "the path of a Zarr store")
+        try:
+            return xr.open_zarr(store, consolidated=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidInput(
+                "path", f"'{store}', which cannot be read ({one_line(error)})", "a Zarr store"
+            ) from error
     source = check_path("path", path, "the path of a NetCDF file")
     if not os.path.isfile(source):
         raise InvalidInput("path", f"'{source}'", "an existing NetCDF file")

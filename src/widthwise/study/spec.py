@@ -104,7 +104,7 @@ class Study:
             raise InvalidInput("spec", f"'{path}', which is not there", "an existing TOML file")
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput("spec", f"'{path}', malformed: {error}", "TOML, such as [network]") from error
         try:
             return cls.from_dict(tables, path.parent)

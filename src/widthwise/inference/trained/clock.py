@@ -17,6 +17,7 @@ separate rates, and only events that happen at once are counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -128,9 +129,10 @@ class Clock:
     @staticmethod
     def _flow(nodes: Sequence[np.ndarray], time: float) -> Triangle:
         """exp of time × the matrix with −λ_j on its diagonal and 1 above it: a series, then squarings."""
-        fastest = max(float(np.max(rate)) for rate in nodes) * time
-        squarings = max(0, int(np.ceil(np.log2(max(4.0 * max(fastest, time), 1e-300)))))
-        scale = time / 2.0**squarings
+        # a power of two above four times the fastest rate × time, which itself may not be representable
+        fastest = max(1.0, *(float(np.max(rate)) for rate in nodes))
+        squarings = max(0, 2 + math.frexp(fastest)[1] + math.frexp(time)[1])
+        scale = math.ldexp(time, -squarings)
         scaled = _bidiagonal([-scale * rate for rate in nodes], [scale] * (len(nodes) - 1))
         power = _bidiagonal([np.ones_like(rate) for rate in nodes], [0.0] * (len(nodes) - 1))
         for term in range(SERIES, 0, -1):
@@ -138,7 +140,8 @@ class Clock:
             power |= {(j, j): 1.0 + power[j, j] for j in range(len(nodes))}
         for left in range(squarings - 1, -1, -1):
             power = _triangle_product(power, power)
-            power |= {(j, j): np.exp(-rate * time / 2.0**left) for j, rate in enumerate(nodes)}
+            with np.errstate(over="ignore"):
+                power |= {(j, j): np.exp(-rate * math.ldexp(time, -left)) for j, rate in enumerate(nodes)}
         return power
 
 

@@ -226,7 +226,7 @@ def _read(model: Any, batch: Any) -> tuple[Network | None, tuple[tuple[int, floa
         if too_much_work(net, X, _WORK_OF_THEORY):
             return net, ()
         K = np.einsum("laa->l", theory(net, X, order=0)["K"].values) / len(X)
-    except (InvalidInput, TypeError, ValueError):  # no rows that the network takes
+    except (InvalidInput, TypeError, ValueError, OverflowError, OSError):  # no rows that the network takes
         return net, ()
     own = mean_squares(net, read_parameters(reading), X)
     return net, tuple((i + 1, one, float(expected)) for i, (one, expected) in enumerate(zip(own, K, strict=True)))

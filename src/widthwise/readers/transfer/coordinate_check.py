@@ -156,7 +156,9 @@ def coordinate_check(
 def _checked_sizes(name: str, values: Sequence[int]) -> list[int]:
     try:
         found = [check_integer(name, value, 1) for value in values]
-    except TypeError:
+    except InvalidInput:
+        raise
+    except Exception:  # of the caller's object, too
         found = []
     if len(set(found)) < 2:
         raise InvalidInput(name, repr(values), "at least two different sizes, the base first")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from widthwise.errors import InvalidInput
+from widthwise.errors import InvalidInput, WeightsWarning
 from widthwise.extras import need
 from widthwise.network import MLP, Network, check_seed
 from widthwise.network.validation import LEAST, check_real, is_one_of
@@ -210,6 +211,14 @@ def parametrisation(
             ScaledTensor(one.own.name, one.role, one.base.variance * factors.variance, rate, epsilon * factors.epsilon,
                          weight_decay * factors.decay, by, one.own.tensor)
         )  # fmt: skip
+    unknown = [one.name for one in tensors if not math.isfinite(one.variance)]
+    if unknown:
+        warnings.warn(
+            f"{', '.join(unknown[:3])}{', …' if unknown[3:] else ''}: entries that are NaN or infinite, so that their "
+            "variance is not known and `initialise` leaves them as they are. Take a base whose weights are finite.",
+            WeightsWarning,
+            stacklevel=2,
+        )
     heads = {"output": multiplier if output == "multiplier" else 1.0, "branch": chosen.branch_multiplier(depth)}
     heads["attention"] = chosen.attention_multiplier(width)
     gamma, regime = chosen.coupling(_depth(own), n := _width(roled))
