@@ -1,11 +1,13 @@
 """Checkpoints that are damaged, of another run, in use, or killed at any moment."""
 
+import io
 import json
 import random
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import widthwise as ww
 from widthwise.errors import InvalidInput
 from widthwise.experiments import checkpoints, programme
 from widthwise.experiments.checkpoints import SavedRun
+from widthwise.study import load_data
 
 
 def short(path, networks=128):
@@ -79,6 +82,55 @@ def test_a_file_that_is_no_checkpoint_is_refused(contents, tmp_path):
     with pytest.raises(InvalidInput, match=r"checkpoint: got .*sums.npz', which cannot be read as one"):
         short(path)
     assert path.read_bytes() == contents
+
+
+def archive(method=0, flags=0, compression=None, about=b"", header="(2,)") -> bytes:
+    """A zip file of numpy's with an array `about`, and marks in its header that do not hold."""
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", method) as made:
+        entry = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {header}, }}\n".encode()
+        start = b"\x93NUMPY\x01\x00" + len(entry).to_bytes(2, "little")
+        made.writestr("about.npy", about or start + entry + bytes(16))
+    found = bytearray(raw.getvalue())
+    for at, flag, kind in ((found.find(b"PK\x03\x04"), 6, 8), (found.find(b"PK\x01\x02"), 8, 10)):
+        found[at + flag] |= flags
+        found[at + kind] = found[at + kind] if compression is None else compression
+    return bytes(found)
+
+
+def of_text(text: str) -> bytes:
+    raw = io.BytesIO()
+    np.save(raw, np.asarray(text))
+    return archive(about=raw.getvalue())
+
+
+@pytest.mark.parametrize(
+    "contents",
+    {
+        "encrypted": archive(flags=1),
+        "another compression": archive(compression=99),
+        "no such compression": archive(compression=8),
+        "petabytes": archive(header="(1000000000000000,)"),
+        "a negative length": archive(header="(-1,)"),
+        "brackets in a header": archive(header=400 * "(" + 400 * ")"),
+        "brackets in the description": of_text(100_000 * "["),
+        "a number of 5,000 digits": of_text(5000 * "1"),
+        "bytes": archive(about=b"hello"),
+        "objects": archive(header="(2,)").replace(b"<f8", b"|O8"),
+    }.items(),
+    ids=lambda named: named[0],
+)
+def test_archives_that_end_in_errors_of_zip_zlib_numpy_or_json_are_refused(contents, tmp_path):
+    """Six of them came out as they were: zlib.error, RuntimeError, NotImplementedError, MemoryError, RecursionError."""
+    path = tmp_path / "sums.npz"
+    path.write_bytes(contents[1])
+    with pytest.raises(
+        InvalidInput, match=r"^checkpoint: got .*sums.npz', which cannot be read as one \([^\n]*\); expect"
+    ):
+        short(path)
+    assert path.read_bytes() == contents[1]
+    with pytest.raises(InvalidInput, match=r"^data: got .*sums.npz'"):
+        load_data(path)
 
 
 def test_a_second_process_on_the_same_checkpoint_is_refused(tmp_path):

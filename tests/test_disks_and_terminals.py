@@ -125,6 +125,8 @@ with replacing({str(tmp_path / "x.csv")!r}) as part:
         (">/dev/full", "got 'No space left on device' from the system"),
         (">&- --out x.csv", "written: x.csv\n"),
         ("--bad 2>&-", ""),
+        ("--bad 2>/dev/full", ""),
+        ("--format table 2>/dev/full >x.txt", ""),
         ("2>&- <&- >x.csv", ""),
         ("| head -n 1 >x.csv", ""),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ def run() -> None:
     """What the installed program calls."""
     listen()
     mend_streams()
+    os.environ["MPLBACKEND"] = "agg"  # files are drawn, never windows; an unknown name ends matplotlib's import
     # a home that cannot be written, a scheduler that is gone: what matters of it the program says itself, in one line
     for package in ("matplotlib", "distributed"):
         logging.getLogger(package).setLevel(logging.CRITICAL)

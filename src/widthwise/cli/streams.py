@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import sys
 import unicodedata
+from typing import Any
 
 from widthwise.errors import InvalidInput
 
@@ -40,9 +42,34 @@ def mend_streams() -> None:
             opened = os.open(os.devnull, access)
             setattr(sys, name, open(opened, mode, encoding="utf-8", closefd=opened != number))  # noqa: SIM115
     codecs.register_error("widthwise.plain", _spelt)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        remarks = Remarks(sys.stderr)
+        sys.stderr = io.TextIOWrapper(remarks, sys.stderr.encoding, line_buffering=True, write_through=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="widthwise.plain")
+
+
+class Remarks(io.RawIOBase):
+    """Standard error, on which what finds no room is dropped: a result is no worse without it."""
+
+    def __init__(self, stream: io.TextIOWrapper):
+        self.stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            self.stream.buffer.write(data)
+            self.stream.buffer.flush()
+        return len(data)
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.activations import resolve
-from widthwise.errors import CheckpointWarning, InvalidInput, NotWritten
+from widthwise.errors import CheckpointWarning, InvalidInput, NotWritten, one_line
 from widthwise.files import check_path, claimed, remove_left_overs, replacing
 from widthwise.network import Network
 
@@ -58,8 +58,8 @@ class SavedRun:
             with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 stored = {name: file[name] for name in file.files}
             found = dict(json.loads(str(stored.pop("about"))))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise self._unreadable(f"which cannot be read as one ({error})") from error
+        except Exception as error:  # damage has as many kinds as zip, zlib, numpy and json have errors
+            raise self._unreadable(f"which cannot be read as one ({one_line(error)})") from error
         differing = [key for key in self.about if self.about[key] != found.get(key)]
         if differing:
             listed = (

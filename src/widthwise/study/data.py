@@ -10,11 +10,10 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from widthwise.errors import InvalidInput, UnknownName
+from widthwise.errors import InvalidInput, UnknownName, one_line
 from widthwise.extras import need
 from widthwise.memory import require_memory
 from widthwise.network import check_inputs, check_integer, real_array
@@ -174,18 +173,19 @@ def load_data(source: str | Path, points: int = 4) -> Data:
 def _from_numpy(path: Path) -> Data:
     try:
         found = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput("data", f"'{path}', which cannot be read ({reason})", "a file written by numpy") from error
-    single = isinstance(found, np.ndarray)
+        if not (single := isinstance(found, np.ndarray)):
+            with found as archive:
+                found = {str(name): archive[name] for name in archive.files}
+    except Exception as error:  # damage has as many kinds as zip, zlib and numpy have errors
+        got = f"'{path}', which cannot be read ({one_line(error)})"
+        raise InvalidInput("data", got, "a file of numbers written by numpy") from error
     if single and path.suffix == ".npz":
         raise InvalidInput("data", f"'{path}' with a single array", "named arrays", "Name the file .npy.")
     if not single and path.suffix == ".npy":
         raise InvalidInput("data", f"'{path}' with several arrays", "a single array", "Name the file .npz.")
     if single:
         return Data(found, name=path.name)
-    with found:
-        arrays = {{"X": "X_train", "y": "y_train"}.get(key, str(key)): found[key] for key in map(str, found.files)}
+    arrays = {{"X": "X_train", "y": "y_train"}.get(name, name): array for name, array in found.items()}
     unknown = sorted(set(arrays) - {"X_train", "y_train", "X_test"})
     if unknown or "X_train" not in arrays:
         problem = f"an array {unknown[0]!r}" if unknown else "no X_train"
