@@ -140,6 +140,20 @@ def test_streams_that_are_closed_or_full(shell, said, tmp_path):
         assert (tmp_path / "x.csv").read_text().startswith("activation,C_b")
 
 
+@pytest.mark.parametrize("platform", ["bogus", "cuda"])
+def test_a_platform_that_jax_does_not_have_takes_one_line(platform, tmp_path):
+    """A traceback of RuntimeError or, for cuda, of an AssertionError without a word."""
+    asked = os.environ | {"JAX_PLATFORMS": platform}
+    words = [*PROGRAM, "theory", "--widths", "2,8,1"]
+    done = subprocess.run(words, env=asked, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"jax has no device to compute on: JAX_PLATFORMS={platform} (" in done.stderr
+    done = subprocess.run([*PROGRAM, "doctor", "--format", "csv"], env=asked, capture_output=True, text=True)
+    assert f"devices,wrong,none: JAX_PLATFORMS={platform} (" in done.stdout.replace('"', "")
+    assert "unset JAX_PLATFORMS" in done.stdout
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_every_letter_can_be_printed_in_small_alphabets(encoding):
     done = subprocess.run(

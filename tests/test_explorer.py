@@ -454,6 +454,12 @@ def test_only_names_of_the_server_are_answered(server):
     assert asked(server, "/autoload.js?bokeh-autoload-element=x")[0] == 403  # would be drawn in others' pages
 
 
+@pytest.mark.parametrize("spoken", [{}, {"Sec-WebSocket-Protocol": "chat, x"}], ids=["nothing", "another"])
+def test_a_websocket_that_does_not_speak_as_pages_do_is_refused(server, spoken):
+    status, text, _ = asked(server, "/ws", Upgrade="websocket", Connection="Upgrade", **spoken)
+    assert (status, "This is no connection of a page of this server." in text) == (400, True)
+
+
 def test_every_answer_says_what_a_browser_may_load(server):
     for path in ("/", "/static/js/bokeh.min.js", "/nowhere", "/?C_W=1&C_W=2"):
         headers = asked(server, path)[2]

@@ -13,7 +13,16 @@ NET = ww.MLP([2, 8, 1], "relu", C_W=2.0)
 WIDE = ww.MLP([2, 10**6, 10**6, 1], "relu")
 MANY = np.broadcast_to(np.ones(2), (3 * 10**6, 2))
 
+IMAGES = np.ones((2, 4, 4, 3))
+
+
+def convolution(*window, **how):
+    return ww.Network([ww.Conv(3, 8, *window, **how), "relu", ww.GlobalAvgPool(), ww.Dense(8, 1)])
+
+
 REFUSED = {
+    "window": lambda: ww.theory(convolution((10**6, 1)), IMAGES),
+    "dilation": lambda: ww.theory(convolution((3, 3), dilation=10**9), IMAGES),
     "points": lambda: ww.dataset("circle", 10**9),
     "measure, width": lambda: ww.measure(WIDE, X, networks=4),
     "measure, widths": lambda: ww.measure(ww.MLP([2, 8, 8, 1], "relu"), X, networks=4, widths=[8, 10**7]),
@@ -29,6 +38,7 @@ REFUSED = {
     "posterior, test inputs": lambda: ww.posterior(NET, X, Y, MANY),
     "max_learning_rate, inputs": lambda: ww.max_learning_rate(NET, MANY),
     "samples of the prior": lambda: ww.sample_prior(NET, X, draws=10**12),
+    "samples, hundreds of digits": lambda: ww.sample_prior(NET, X, draws=10**400),
     "samples of the posterior": lambda: ww.sample_posterior(NET, X, Y, X_TEST, draws=10**12),
     "evidence, depth": lambda: ww.evidence_grid("relu", X, Y, depth=10**9, width=8),
     "evidence, grid": lambda: ww.evidence_grid("relu", X, Y, depth=range(1, 10**5), width=range(1, 10**6)),
@@ -39,6 +49,7 @@ REFUSED = {
     "sawtooth": lambda: ww.special.sawtooth_network(10**9),
     "orbit": lambda: ww.special.catapult_orbit(1.0, 1.0, 0.1, 0.1, steps=10**12),
     "deep linear": lambda: ww.exact.deep_linear(ww.MLP([2, 8, 1], "linear"), np.ones((2000, 2))),
+    "kernel step": lambda: ww.exact.kernel_step(NET, np.eye(500)),
     "exact law, relu": lambda: ww.exact_law(ww.MLP([2, 10**11, 1], "relu"), [1.0, 1.0]),
     "exact law, step": lambda: ww.exact_law(ww.MLP([2, 10**11, 1], "step"), [1.0, 1.0]),
     "outputs": lambda: sample_outputs(NET, X, networks=2**32 - 1),

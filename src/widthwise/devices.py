@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.errors import one_line
+
 Size = TypeVar("Size")
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
@@ -20,6 +22,22 @@ Result = TypeVar("Result")
 def on_accelerator() -> bool:
     """Whether arrays of jax live on an accelerator by default."""
     return jax.default_backend() != "cpu"
+
+
+def missing_device() -> str:
+    """Why jax has no device to compute on, in one line; empty where it has one.
+
+    >>> missing_device()
+    ''
+    """
+    try:
+        jax.devices()
+    except (
+        Exception
+    ) as error:  # a RuntimeError or, where the driver of an asked platform is not there, an AssertionError
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        return f"JAX_PLATFORMS={platforms} ({one_line(error)})"
+    return ""
 
 
 def library(*arrays: Any) -> Any:

@@ -103,7 +103,11 @@ def jax() -> Iterator[CheckResult]:
     import jax.numpy as jnp
 
     from widthwise import precision  # noqa: F401  asks jax for 64 bits
+    from widthwise.devices import missing_device
 
+    if missing := missing_device():
+        yield CheckResult("devices", f"none: {missing}", "unset JAX_PLATFORMS, or install a jaxlib for it.", wrong=True)
+        return
     devices = ", ".join(str(device) for device in jax.devices())
     unused = jax.default_backend() == "cpu" and Path("/proc/driver/nvidia").exists()
     install = "pip install 'jax[cuda12]' to compute on the NVIDIA device of this machine." if unused else ""

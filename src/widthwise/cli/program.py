@@ -86,6 +86,12 @@ def answer(words: Sequence[str]) -> int:
         if isinstance(error, BrokenPipeError):
             return 0  # the reader of a pipe left
         return _refuse(str(error) or type(error).__name__)
+    except Exception:
+        from widthwise.devices import missing_device
+
+        if missing := missing_device():
+            return _refuse(f"jax has no device to compute on: {missing}. `widthwise doctor` checks an installation.")
+        raise
     except (KeyboardInterrupt, typer.Abort):  # between the commands of typer, which makes one an exit code itself
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -65,6 +65,9 @@ class Door(Matcher):
         problem = query_problem(request.arguments)
         if problem is not None:
             return 400, f"The link is not valid. {problem}"
+        # without the protocol that a page names bokeh fills the log with a traceback
+        if place == "ws" and request.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0].strip() != "bokeh":
+            return 400, "This is no connection of a page of this server."
         if not self._has_room(request.headers if place == "ws" else HTTPHeaders()):
             return 503, f"All {self.visitors} places of this server are taken. Try again in a few minutes."
         return None

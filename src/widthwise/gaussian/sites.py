@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from widthwise.devices import library
+from widthwise.memory import require_memory
 from widthwise.network import Layer
 from widthwise.network.layers.windows import Slide
 
@@ -124,6 +125,12 @@ def _slid(kernel: Any, axes: tuple[int, ...], slide: Slide) -> Any:
     length = kernel.shape[axes[0]]
     if slide.before or slide.after:
         widths = [(slide.before, slide.after) if axis in axes else (0, 0) for axis in range(kernel.ndim)]
+        padded = prod(length + sum(ends) for length, ends in zip(kernel.shape, widths, strict=True))
+        require_memory(
+            8 * padded,
+            f"{length} positions with {slide.before + slide.after} of padding",
+            "Take a smaller window, dilation or padding.",
+        )
         kernel = xp.pad(kernel, widths, mode="wrap" if slide.wraps else "constant")
     count, total = slide.count(length), None
     for entry in range(slide.size):

@@ -103,7 +103,7 @@ class Study:
         if not os.path.isfile(path):
             raise InvalidInput("spec", f"'{path}', which is not there", "an existing TOML file")
         try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+            tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as error:
             raise InvalidInput("spec", f"'{path}', malformed: {error}", "TOML, such as [network]") from error
         try:

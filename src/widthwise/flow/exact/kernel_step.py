@@ -63,6 +63,7 @@ def kernel_step(net: MLP, kernel: Any, layer: int = 2) -> KernelStep:
     if G.ndim != 2 or G.shape[0] != G.shape[1] or G.size == 0 or not np.allclose(G, G.T, atol=1e-12 * np.abs(G).max()):
         remedy = "For example `theory(net, X)['K'].values[0]`."
         raise InvalidInput("kernel", f"an array of shape {G.shape}", "a symmetric matrix, inputs by inputs", remedy)
+    require_memory(8 * 8 * len(G) ** 4, f"covariances of a kernel of {len(G)} inputs", "Take fewer inputs.")
     values, vectors = linalg.eigh(G)
     if values[0] < -1e-10 * max(values[-1], 0.0) or values[-1] <= 0.0:
         got, remedy = f"a matrix with the eigenvalue {values[0]:.3g}", "Add to its diagonal what rounding took away."
