@@ -247,7 +247,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
         except ValueError:
             raise InvalidInput(name, repr(text), expected) from None
         if not 0 < count <= MOST_LAYERS - len(found):
-            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers, in front of an x and in all")
+            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers, before each x and in total")
         found += [width] * count
     return found
 

@@ -233,7 +233,9 @@ def _recommend(better: Network | None, few, rows, deepest, largest_step):
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     try:
-        step = check_real("largest_step", largest_step(rates.network, sample), "a function to positive numbers")
+        step = check_real(
+            "largest_step", largest_step(rates.network, sample), "a function that returns a positive number"
+        )
     except WidthwiseError:
         raise
     except Exception as error:  # the caller's own function, or nothing that can be called
