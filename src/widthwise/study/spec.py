@@ -136,9 +136,7 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
         known += _SCHEDULE_KEYS
     for name in settings:
         if name not in known:
-            expected = (
-                f"a setting of {algorithm}: {', '.join(known)}" if known else f"none: {algorithm} has no settings"
-            )
+            expected = f"a setting of {algorithm}: {', '.join(known)}" if known else f"no setting of {algorithm}"
             raise InvalidInput(name, f"{settings[name]!r} with {algorithm}", expected)
     if "learning_rate" in known and "learning_rate" not in settings:
         raise InvalidInput("learning_rate", "none", f"a positive number for {algorithm}")
