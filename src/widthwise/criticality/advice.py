@@ -147,7 +147,7 @@ def advise_on_network(
     >>> from widthwise.network import ResMLP
     >>> report = advise_on_network(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
     >>> print(report.growth)
-    K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
+    K grows e-fold every 1.44 layers; the squared gradient grows e-fold every 1.44 layers
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
     (14.8, 0.4)
     """

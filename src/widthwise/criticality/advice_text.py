@@ -104,7 +104,7 @@ def _growth_lines(advice: Advice) -> list[str]:
     growth, design = advice.growth, advice.design
     if growth is None or design is None:
         return []
-    first = f"With more blocks like the last one (skip {design.block.skip:g}) K {growth.kernel}; squared gradients: "
+    first = f"With more blocks like the last one (skip {design.block.skip:g}) K {growth.kernel}; the squared gradient "
     return [f"{first}{growth.gradient}."]
 
 
