@@ -74,7 +74,7 @@ class TheoryTab:
 
     def _ratio_chart(self, name: str, kernel: str, tensors: tuple[str, ...]) -> Chart:
         labels = {one: f"{one}/(n{SCALE_TEXT[TENSORS[one].scale].strip('()')})" for one in tensors}
-        chart = Chart(name, f"Corrections of order 1/n to {kernel}", "layer", "part of the leading term", labels)
+        chart = Chart(name, f"Corrections of order 1/n to {kernel}", "layer", "fraction of the leading term", labels)
         chart.figure.add_layout(Span(location=0.0, dimension="width", line_color="#999999", line_width=1))
         chart.shade_large()
         return chart

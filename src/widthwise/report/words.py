@@ -72,8 +72,8 @@ TEXT = {
     "measurement": "A pull is (measured − predicted)/standard error. χ² is the sum of their squares over the entries "
     "that are not equal by symmetry. These are correlated; the column “independent” says how many independent entries "
     "they are worth. “Agrees after the next order in 1/n” means that theory and measurement differ at the largest "
-    "width, by a difference that falls with the width and vanishes at infinite width. “At” are the inputs of the entry with "
-    "the worst pull, whose values follow; the probability is that of a larger χ².",
+    "width, by a difference that falls with the width and vanishes at infinite width. “At” are the inputs of the entry "
+    "with the worst pull, whose values follow; the probability is that of a larger χ².",
 }
 
 #: Captions of figures by what is read out.
