@@ -42,8 +42,8 @@ class Advice:
     what its depth means at its width. For networks with skips or normalisation `design` says what is recommended and
     why, `growth` what more blocks like the last one would do, and `code` is for PyTorch.
 
-    NaN are `signal` and `gradient` of networks that cannot be trained by gradients, `signal` where K is zero, and
-    `recommended_gradient`, `output_kernel` and `learning_rate` without a recommendation.
+    `signal` and `gradient` are NaN for networks that cannot be trained by gradients, `signal` also if K is zero;
+    `recommended_gradient`, `output_kernel` and `learning_rate` are NaN without a recommendation.
     """
 
     net: Network
@@ -128,7 +128,7 @@ def advise_on_network(
     deepest: int | None = None,
     largest_step: Callable[[Network, np.ndarray], float] = learning_rates.largest_stable_step,
 ) -> Advice:
-    """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
+    """A report on an initialisation: is it critical, what does depth do to it, what to use instead (theory §7).
 
     X (inputs, features), by default one input with x·x/n_0 = 1; of many rows, 128 are followed through the layers and
     256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them. `deepest` is that

@@ -98,8 +98,8 @@ class DepthWidth(NumbersTable):
 def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> DepthWidth:
     """L/n of a network and the fluctuations that it predicts, at one input x (features,), by default x·x/n_0 = 1.
 
-    `fails_at` is looked for within `deepest` layers, by default at least four times the width, at most 20 000; with
-    skips or normalisation, whose memory makes layers dearer, at most 1024.
+    `fails_at` is searched for within `deepest` layers, by default at least four times the width, at most 20,000; with
+    skips or normalisation, where layers are more expensive, at most 1,024.
 
     >>> report = depth_width(MLP([1] + [100] * 9 + [1], "relu", C_W=2.0))
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100
