@@ -35,7 +35,7 @@ _MEANINGS = {
     "a, b": "two inputs x; their size is x·x/n₀, with n₀ the number of features",
     "z": "preactivation; at the last layer, the output of the network",
     "K": "kernel: the covariance of z over random initialisations, as the width goes to infinity",
-    "Θ": "neural tangent kernel at infinite width: how strongly a gradient step at one input changes the output at the other",
+    "Θ": "neural tangent kernel at infinite width: how much a gradient step at one input changes the output at another",
     "χ⊥, χ∥": "factors by which a layer multiplies small differences of direction (and squared gradients), and of size",
     "G1, H1": "what finite width adds to the mean of the kernel and of the neural tangent kernel, times n",
     "V": "variance of a network's kernel from draw to draw, times n; the output has excess kurtosis 3V/(nK²)",
