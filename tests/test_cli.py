@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +228,7 @@ BAD_FILES = {
         ("predict --data bad.csv", "line 3"),
         ("predict --algorithm adamm", "Did you mean 'adam'?"),
         ("predict --algorithm adam", "learning_rate: got none"),
-        ("predict --steps 5", "steps: got a setting of gradient_flow"),
+        ("predict --steps 5", "steps: got 5 with gradient_flow; expected a setting of gradient_flow: time"),
         ("predict --learning-rate 0.1 --steps 5 --schedule cosin", "Did you mean 'cosine'?"),
         ("predict --learning-rate 0.1 --schedule cosine", "steps: got none with schedule='cosine'"),
         ("predict --schedule cosine --steps 5", "learning_rate: got none"),
@@ -240,7 +241,7 @@ BAD_FILES = {
         ("predict --schedule 0.1,-0.2", "learning_rate[1]: got -0.2"),
         ("predict --schedule 0.1,0.05 --steps 3", "2 learning rates for 3 steps"),
         ("predict --schedule 0.1,900 --widths 2,8,1", "at step 1; expected less than 2/λ_max"),
-        ("predict --algorithm gradient_flow --schedule cosine", "schedule: got a setting of gradient_flow"),
+        ("predict --algorithm gradient_flow --schedule cosine", "schedule: got 'cosine' with gradient_flow"),
         ("train --networks 1", "networks: got 1"),
         ("report --out x.pdf", "--out: got 'x.pdf'"),
         ("report --networks 1", "--networks: got 1"),
@@ -489,6 +490,68 @@ def test_help_fits_eighty_columns(command, monkeypatch, capsys):
     code, out, _ = call(capsys, *command.split(), "--help")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
+    # paragraphs are wrapped for the terminal, not broken where the source is
+    words = next((one.callback.__doc__ for one in app.registered_commands if one.name == command), "")
+    for paragraph in words.split("\n\n"):
+        for line in textwrap.wrap(paragraph, 78):
+            assert f" {line}" in out
+
+
+def test_predict_takes_every_algorithm_that_its_help_offers(here, capsys):
+    for name in options.PREDICTED_ALGORITHMS:
+        more = {"sgd": ["--batch-size", "2"], "gradient_flow": ["--time", "1"], "newton_step": []}.get(name, [])
+        rate = ["--learning-rate", "0.1", "--steps", "2"] if name not in ("gradient_flow", "newton_step") else []
+        assert call(capsys, "predict", *SMALL, "--algorithm", name, *rate, *more)[0] == 0, name
+    for command in ("predict", "trained_kernel"):
+        _, out, _ = call(capsys, command, "--help")
+        assert "adam" not in out
+    _, out, _ = call(capsys, "train", "--help")
+    assert "adam" in out
+
+
+@pytest.mark.parametrize("command", ["posterior --noise 0.1", "couplings --C_b 0.1", "equalise", "trained_kernel"])
+def test_commands_name_the_network_that_they_are_about(command, here, capsys):
+    code, _, err = call(capsys, *command.split(), *SMALL)
+    assert code == 0
+    assert "network: widths 2,8,1, tanh, C_b 0" in err
+
+
+def test_a_file_of_weights_is_advised_on_alone_and_with_its_model(here, capsys, monkeypatch):
+    torch = pytest.importorskip("torch")
+    (here / "weighty.py").write_text(
+        "from torch import nn\n\n\ndef small():\n"
+        "    return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 1, bias=False))\n"
+    )
+    monkeypatch.syspath_prepend(here)
+    model = __import__("weighty").small()
+    with torch.no_grad():
+        model[2].weight.mul_(30.0)  # what nobody would draw
+    torch.save({"state_dict": model.state_dict(), "epoch": 3}, here / "w.pt")
+    np.savez(here / "w.npz", **{name: one.detach().numpy() for name, one in model.named_parameters()})
+    said = []
+    for words in (["weighty:small", "--weights", "w.pt"], ["--weights", "w.pt", "--activation", "gelu"],
+                  ["--weights", "w.npz", "--activation", "gelu"]):  # fmt: skip
+        code, out, _ = call(capsys, "advise", *words)
+        assert code == 0
+        said.append(out)
+    assert said[0] == said[1] == said[2]
+    assert "2.weight" in said[0]
+    assert call(capsys, "advise", "weighty:small")[1] != said[0]
+    assert f"{model[2].weight.std(correction=0):.4g}" in call(capsys, "audit", "weighty:small", "--weights", "w.pt")[1]
+    (here / "text.pt").write_text("no tensors")
+    torch.save(nn := {"conv": torch.zeros(2, 3, 5, 5)}, here / "conv.pt")
+    torch.save([*nn.values()], here / "list.pt")
+    for words, problem in (
+        (["--weights", "w.pt", "--activation", "sin"], "activation: got 'sin'; expected an activation of torch.nn."),
+        (["--weights", "none.pt"], "expected an existing file of weights ending in .pt, .pth, .npz"),
+        (["--weights", "text.pt"], "which cannot be read"),
+        (["--weights", "list.pt"], "expected tensors by name"),
+        (["--weights", "conv.pt"], "conv of shape (2, 3, 5, 5)"),
+        (["weighty:small", "--weights", "conv.pt"], "which does not fit the model"),
+    ):
+        code, out, err = call(capsys, "advise", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert problem in err
 
 
 #: Options whose default in Python is "all of the network's own" or "none", which the command line reads from a study.

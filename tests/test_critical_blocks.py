@@ -239,13 +239,13 @@ def test_power_laws_are_those_of_the_flow():
 @pytest.mark.parametrize(
     ("activation", "numbers", "text"),
     [
-        ("tanh", {"C_W": 0.36, "skip": 0.8}, "K falls like 1.389 l^-1; squared gradients: falls like l^-1"),
-        ("tanh", {"C_W": 0.1, "skip": 0.8}, "K falls e-fold every 3.32 layers; squared gradients: falls e-fold every 3.32 layers"),
-        ("sin", {}, "K grows like 0.5 l^1; squared gradients: grows e-fold every 2.47 layers"),
-        ("quadratic", {"C_W": 0.1}, "K grows faster than any exponential; squared gradients: grows faster than any exponential"),
-        ("tanh", {"skip": 1.1}, "K grows e-fold every 5.25 layers; squared gradients: grows e-fold every 5.25 layers"),
-        ("tanh", {"C_W": 0.0}, "K tends to 0; squared gradients: stays of the same size"),
-        ("relu", {"norm": "rms", "branch": 0.1}, "K grows like 0.005 l^1; squared gradients: grows like l^1"),
+        ("tanh", {"C_W": 0.36, "skip": 0.8}, "K falls like 1.389 l^-1; the squared gradient falls like l^-1"),
+        ("tanh", {"C_W": 0.1, "skip": 0.8}, "K falls e-fold every 3.32 layers; the squared gradient falls e-fold every 3.32 layers"),
+        ("sin", {}, "K grows like 0.5 l^1; the squared gradient grows e-fold every 2.47 layers"),
+        ("quadratic", {"C_W": 0.1}, "K grows faster than any exponential; the squared gradient grows faster than any exponential"),
+        ("tanh", {"skip": 1.1}, "K grows e-fold every 5.25 layers; the squared gradient grows e-fold every 5.25 layers"),
+        ("tanh", {"C_W": 0.0}, "K tends to 0; the squared gradient stays of the same size"),
+        ("relu", {"norm": "rms", "branch": 0.1}, "K grows like 0.005 l^1; the squared gradient grows like l^1"),
     ],
 )  # fmt: skip
 def test_laws_of_growth_in_words(activation, numbers, text):

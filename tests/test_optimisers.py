@@ -175,7 +175,7 @@ class TestBadInput:
                 "got a function that raises TypeError; .* For example lambda",
             ),
             (lambda: ww.schedule(0.1, 10**9), "steps: got 1000000000; expected an integer from 1 to 1000000"),
-            (lambda: ww.GradientDescent([0.1], steps=3), "1 learning rates for 3 steps; expected one a step"),
+            (lambda: ww.GradientDescent([0.1], steps=3), "1 learning rates for 3 steps; expected one per step"),
             (lambda: ww.GradientDescent(lambda step: 0.1), "steps: got None with a learning rate that is a function"),
             (lambda: ww.GradientDescent(0.1, weight_decay=-1.0), "weight_decay: got -1.0"),
             (

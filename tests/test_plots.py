@@ -70,6 +70,18 @@ def test_laws_of_large_depth_meet_the_recursion_at_criticality_and_not_elsewhere
     assert abs(exact[-1] - law[-1]) < 1e-9
 
 
+def test_ratios_are_grey_from_where_finite_width_effects_are_called_large():
+    deep = ww.single_input(ww.MLP([1] + [64] * 19 + [1], "relu", C_W=2.0), [1.0], tensors=["V"])
+    figure = plots.plot_depth(deep)
+    ratio, shaded = figure.axes[1], [axis.patches for axis in figure.axes]
+    assert [len(areas) for areas in shaded] == [0, 1]
+    low = ratio.transData.inverted().transform(shaded[1][0].get_window_extent().p0)[1]
+    assert low == pytest.approx(0.1 * 64)  # V/K² = 5(l − 1)
+    assert "1/n is not small" in figure.get_suptitle()
+    wide = plots.plot_depth(ww.single_input(ww.MLP([1] + [4096] * 19 + [1], "relu", C_W=2.0), [1.0], tensors=["V"]))
+    assert not any(axis.patches for axis in wide.axes)
+
+
 def test_the_phase_diagram_shows_the_critical_point_and_the_network():
     ds = ww.phase_diagram("tanh", np.linspace(0.5, 3.0, 26), np.linspace(0.0, 0.5, 11))
     axis = plots.plot_phase(ds, NET).axes[0]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import widthwise as ww
-from widthwise.report import learning_curves, study_of, write_report
+from widthwise.report import find, learning_curves, study_of, write_report
+from widthwise.report.page import plain_summary
 from widthwise.study import Data, Study, default_study
 
 SECTIONS = ("network", "criticality", "kernels", "finite-width", "training", "measurement", "method")
@@ -31,6 +32,23 @@ def test_every_section_is_there_with_its_figures(made):
     for row in found.comparison:
         assert f"<td class=word>{row.variable}</td>" in page
     assert {"V", "A", "T", "H1"} <= {row.variable for row in found.comparison}
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (ww.MLP([2, 1024, 1], "relu", C_W=2.0), ("initialisation needs no change", "almost alike")),
+        (ww.MLP([2, *[32] * 12, 1], "relu", C_W=0.5), ("die out", "very differently|little in common")),
+        (ww.MLP([2, *[32] * 12, 1], "relu", C_W=6.0), ("grow out of bounds", "very differently|little in common")),
+        (ww.MLP([2, 128, 1], "tanh", C_b=0.1, C_W=1.5), ("not very deep", "behave")),
+    ],
+)
+def test_the_summary_has_no_symbols_and_says_what_the_advice_says(net, words):
+    study = Study(net, Data([[1.0, 0.5]]), networks=0, trained=0)
+    summary = " ".join(plain_summary(find(study)))
+    for part in words:
+        assert re.search(part, summary), summary
+    assert not re.search(r"[χΘλσ_²]|1/n", summary)
 
 
 def test_the_file_needs_nothing_from_outside(made):

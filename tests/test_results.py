@@ -31,6 +31,22 @@ def test_the_dataset_is_labelled_as_documented():
     assert set(ww.theory(NET, X, tensors="Theta").data_vars) == {"Theta"}
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: ww.critical("gelu"), "C_W"), (lambda: ww.depth_width(NET), "aspect_ratio"),
+        (lambda: ww.criticality.fixed_points("tanh", C_b=0.1, C_W=1.5)[0], "chi_perp"),
+        (lambda: ww.criticality.pair_fixed_point("tanh", 0.05, 1.5), "correlation"),
+        (lambda: ww.proxy_width(NET.replace(activation="tanh"), X), "step_drift"),
+    ],
+)  # fmt: skip
+def test_results_of_single_numbers_are_tables(make, name):
+    found = make()
+    assert found.to_dataframe()[name].item() == getattr(found, name)
+    assert f"<th scope='row'>{name}</th><td>{getattr(found, name):.6g}</td>" in found._repr_html_()
+    assert "object at" not in found._repr_html_()
+
+
 def test_a_saved_result_comes_back_identical_and_opens_with_plain_xarray(tmp_path):
     for ds in (ww.theory(NET, X), ww.predict(NET, X, [1.0, 2.0], X), ww.posterior(NET, X, [1.0, 2.0], X, noise=0.1)):
         path = ww.save(ds, tmp_path / "result.nc")

@@ -4,8 +4,10 @@ up the maps of memory that a process may have.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -108,12 +110,31 @@ def readable(count: float) -> str:
     return f"{count:.1f} TiB" if count < 1e6 else f"{count:.0e} TiB"
 
 
-def forget_programs() -> bool:
-    """Have jax forget all compiled programs if there are many; whether it did. For processes that live long.
+def forget_programs(anyway: bool = False) -> bool:
+    """Have jax forget all compiled programs if there are many, or anyway; whether it did. For processes that live long.
 
     Each takes several maps of memory, and jax ends in a segmentation fault when they are used up.
     """
-    if not _MAPS.exists() or _MAPS.read_bytes().count(b"\n") <= MOST_MAPS:
+    if not anyway and (not _MAPS.exists() or _MAPS.read_bytes().count(b"\n") <= MOST_MAPS):
         return False
     jax.clear_caches()
     return True
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now; 0 where the system does not tell."""
+    held = Path("/proc/self/statm")
+    return int(held.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if held.exists() else 0
+
+
+def give_back_memory() -> None:
+    """Have the C library return what is free to the system, where it can; it keeps it otherwise."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def share_free_memory() -> None:
+    """Have all threads take memory from two places of the C library, where it can be told; each would keep its own."""
+    arenas_at_most = -8
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(arenas_at_most, 2)

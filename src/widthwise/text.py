@@ -1,8 +1,14 @@
-"""Tables as plain text."""
+"""Tables as plain text, and results of single numbers as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Columns of a terminal.
 TERMINAL = 80
@@ -51,3 +57,29 @@ def text_table(
     groups = [list(range(len(head)))] if limit is None else columns_that_fit([w + 2 for w in widths], 1, limit + 2)
     parts = ["\n".join("  ".join(line[i] for i in group).rstrip() for line in placed) for group in groups]
     return "\n\n".join(parts)
+
+
+class NumbersTable:
+    """A dataclass whose numbers and words are a table in a notebook, and a row for pandas."""
+
+    def numbers(self) -> dict[str, Any]:
+        """What the table shows, by name: the fields that are single numbers or words."""
+        names = (field.name for field in fields(self) if not field.name.startswith("_"))  # pyright: ignore[reportArgumentType]
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if isinstance(value, str | int | float | None)}
+
+    def _repr_html_(self) -> str:
+        cells = {k: f"{value:.6g}" if isinstance(value, float) else str(value) for k, value in self.numbers().items()}
+        rows = "".join(f"<tr><th scope='row'>{name}</th><td>{escape(cell)}</td></tr>" for name, cell in cells.items())
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row for pandas.
+
+        >>> from widthwise.criticality import critical
+        >>> critical("relu").to_dataframe()["C_W"].tolist()
+        [2.0]
+        """
+        import pandas
+
+        return pandas.DataFrame([self.numbers()])

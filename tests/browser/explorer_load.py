@@ -89,7 +89,7 @@ async def visitor(address: str, number: int, end: float, door: asyncio.Lock) -> 
 
 def load(minutes: float) -> tuple[list[float], list[int]]:
     """Resident memory of the server in GB, every five seconds, and the messages to every visitor."""
-    with running_server() as (address, process):
+    with running_server(warm_up=True) as (address, process):
 
         async def measured():
             end, door = time.monotonic() + 60.0 * minutes, asyncio.Lock()

@@ -24,7 +24,7 @@ ARGUMENTS = (
 PATIENCE = 240
 _PROGRAM = """
 from widthwise.explorer import serve
-serve(port={port}, show=False, warm_up=False, unused_session_lifetime_milliseconds=2000,
+serve(port={port}, show=False, warm_up={warm_up}, unused_session_lifetime_milliseconds=2000,
       check_unused_sessions_milliseconds=500)
 """
 
@@ -41,13 +41,15 @@ def chromium() -> str:
 
 
 @contextmanager
-def running_server():
+def running_server(warm_up: bool = False):
     """The explorer on a free loopback port, as (address, process)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with TemporaryFile("w+") as log:  # not a pipe: one that nobody reads would stop the server when it is full
-        server = subprocess.Popen([sys.executable, "-c", _PROGRAM.format(port=port)], stderr=log, text=True)
+        server = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM.format(port=port, warm_up=warm_up)], stderr=log, text=True
+        )
         try:
             address, end = f"http://127.0.0.1:{port}/", time.monotonic() + PATIENCE
             while True:

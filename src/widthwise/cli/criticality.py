@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from widthwise.cli.models import page_or_format, write_model_advice
+from widthwise.cli.models import WeightFile, model_and_batch_of, page_or_format, write_model_advice
 from widthwise.cli.options import COMPLETED_ACTIVATIONS, FigureOptions, OutputOptions, StudyOptions, axis, one_of
 from widthwise.cli.output import Records, check_output, emit, emit_with_figure, network_lines, write_result
 from widthwise.errors import InvalidInput
@@ -15,18 +15,20 @@ from widthwise.errors import InvalidInput
 ActivationArgument = Annotated[
     str, typer.Argument(help="tanh, relu, gelu, leaky_relu(0.1), …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
 ]
-SkipOption = Annotated[float, typer.Option("--skip", help="γ of residual layers z' = γ z + b + W s, below 1.")]
+SkipOption = Annotated[float, typer.Option("--skip", help="Factor γ < 1 of residual layers z' = γ z + b + W s.")]
 NormOption = Annotated[str | None, typer.Option("--norm", help="Normalisation before the activation: rms or ln.")]
 
 
 def critical(
     activation: ActivationArgument,
     output: OutputOptions,
-    near: Annotated[float | None, typer.Option("--near", help="Take the K* > 0 nearest to this kernel.")] = None,
+    near: Annotated[
+        float | None, typer.Option("--near", help="Take the fixed point K* > 0 nearest to this value.")
+    ] = None,
     skip: SkipOption = 0.0,
     norm: NormOption = None,
 ) -> None:
-    """The critical initialisation of an activation. Exits with code 2 and explains why if none exists."""
+    """Find the critical initialisation of an activation. Exits with code 2 and explains why if none exists."""
     from widthwise.criticality.critical import critical as compute
 
     check_output(output)
@@ -39,13 +41,17 @@ def critical(
 def phase(
     activation: ActivationArgument,
     output: FigureOptions,
-    C_W: Annotated[str, typer.Option("--C_W", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0.5:3:51",
-    C_b: Annotated[str, typer.Option("--C_b", help="FIRST:LAST:COUNT, or values separated by commas.")] = "0:0.5:21",
-    x_square: Annotated[float, typer.Option("--x-square", help="x·x/n_0 of the input.")] = 1.0,
+    C_W: Annotated[
+        str, typer.Option("--C_W", help="Weight variances: FIRST:LAST:COUNT, or values separated by commas.")
+    ] = "0.5:3:51",
+    C_b: Annotated[
+        str, typer.Option("--C_b", help="Bias variances: FIRST:LAST:COUNT, or values separated by commas.")
+    ] = "0:0.5:21",
+    x_square: Annotated[float, typer.Option("--x-square", help="Size x·x/n_0 of the input.")] = 1.0,
     skip: SkipOption = 0.0,
     norm: NormOption = None,
 ) -> None:
-    """The phase diagram of an activation: where signals die, scatter or explode with depth."""
+    """Compute the phase diagram of an activation: where signals die out, decorrelate or explode with depth."""
     from widthwise.criticality.phase_diagram import phase_diagram
 
     kind = check_output(output)
@@ -69,29 +75,39 @@ def advise(
     output: OutputOptions,
     model: Annotated[
         str | None,
-        typer.Argument(help="MODULE:FUNCTION that returns a model, or a model and a batch, instead of a network."),
+        typer.Argument(
+            help="Your own model instead of a network: MODULE:FUNCTION, which returns a model, or a model and a batch."
+        ),
     ] = None,
+    weights: WeightFile = None,
     base: Annotated[
-        str | None, typer.Option("--base", help="MODULE:FUNCTION of a smaller model, to transfer from.")
+        str | None, typer.Option("--base", help="MODULE:FUNCTION of the smaller model whose learning rates are known.")
     ] = None,
     rule: Annotated[
-        str | None, typer.Option("--rule", help="Rule of transfer: standard, ntk, mup, completep, …")
+        str | None, typer.Option("--rule", help="Rule of transfer: standard, ntk, mup, depth-mup or completep.")
     ] = None,
     optimiser: Annotated[
-        str | None, typer.Option("--optimiser", help="sgd, momentum, adam, adamw or muon, for a model.")
+        str | None, typer.Option("--optimiser", help="Optimiser of your model: sgd, momentum, adam, adamw or muon.")
     ] = None,
 ) -> None:
-    """Is this initialisation critical, what does depth do to it, and what to use instead, with code to paste.
+    """Say whether an initialisation is critical and what depth does to it, and print code for a better one.
 
-    For a model of your own, named MODULE:FUNCTION: what is wrong by tensor, parameter groups, the largest stable step,
-    and the smallest proxy worth trusting.
+    For a model of your own, MODULE:FUNCTION, it reports what is wrong with each tensor, parameter groups for the
+    optimiser, the largest stable step, and the smallest proxy model worth trusting. A file of --weights alone is read
+    as a dense network with the activation of --activation.
     """
     from widthwise.criticality.advice import advise_on_network as compute
 
     kind = page_or_format(output)
     of_models = {"base": base, "rule": rule, "optimiser": optimiser}
     if model is not None:
-        write_model_advice(model, of_models, kind, output)
+        write_model_advice(model_and_batch_of(model, weights), of_models, kind, output)
+        return
+    if weights is not None:
+        from widthwise.readers.weights import dense_model
+
+        made = dense_model(weights, study.activation or "tanh")
+        write_model_advice((made, None), of_models, kind, output)
         return
     given = next((name for name, value in of_models.items() if value is not None), None)
     if given is not None:

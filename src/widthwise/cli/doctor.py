@@ -49,7 +49,7 @@ def versions() -> str:
 def doctor(output: OutputOptions) -> int:
     """Check this installation: packages, jax and its devices, precision, extras, memory, threads, files.
 
-    Ends with 1 if something is wrong.
+    Exits with code 1 if something is wrong.
     """
     check_output(output)
     found = [finding for check in CHECKS for finding in _findings_of(check)]

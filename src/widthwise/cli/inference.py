@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, axis, whole_numbers
-from widthwise.cli.output import Records, check_output, emit, emit_with_figure
+from widthwise.cli.options import FigureOptions, OutputOptions, PredictionOptions, StudyOptions, axis, whole_numbers
+from widthwise.cli.output import Records, check_output, emit, emit_with_figure, tell_network
 
 Order = Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")]
 
@@ -18,19 +18,22 @@ def posterior(
     order: Order = 0,
     noise: Annotated[float, typer.Option("--noise", help="Variance of the observation noise.")] = 0.0,
 ) -> None:
-    """Bayesian posterior of the function at the test inputs, of an observation there, and the log evidence."""
+    """Compute the Bayesian posterior at the test inputs and the log evidence of the training targets."""
     from widthwise.inference.posterior import posterior as compute
 
     check_output(output)
     what = study.study()
     found = compute(what.net, *what.data.for_training(), order=order, noise=noise)
     emit_with_figure(found, output, "predictions", found)
+    tell_network(what.net, output)
 
 
 def evidence(
     study: StudyOptions,
     output: OutputOptions,
-    depths: Annotated[str, typer.Option("--depths", help="Numbers of weight layers, separated by commas.")] = "2,3,4",
+    depths: Annotated[
+        str, typer.Option("--depths", help="Depths (numbers of weight layers), separated by commas.")
+    ] = "2,3,4",
     hidden: Annotated[str, typer.Option("--hidden", help="Hidden widths, separated by commas.")] = "32,128",
     C_W_grid: Annotated[str, typer.Option("--C_W-grid", help="FIRST:LAST:COUNT, or values.")] = "1,1.5,2",
     C_b_grid: Annotated[str, typer.Option("--C_b-grid", help="FIRST:LAST:COUNT, or values.")] = "0.05",
@@ -39,7 +42,7 @@ def evidence(
     ] = "0.01",
     order: Order = 1,
 ) -> None:
-    """Log evidence of the training targets for a grid of networks with the study's activation."""
+    """Compute the log evidence of the training targets for a grid of networks with one activation."""
     from widthwise.inference.posterior import evidence_grid
 
     check_output(output)
@@ -53,10 +56,12 @@ def evidence(
 def couplings(
     study: StudyOptions,
     output: OutputOptions,
-    layer: Annotated[int | None, typer.Option("--layer", help="From 1 to the depth; the output by default.")] = None,
-    neurons: Annotated[int | None, typer.Option("--neurons", help="Neurons that are kept; all by default.")] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", help="Layer, from 1 to the depth; the output by default.")
+    ] = None,
+    neurons: Annotated[int | None, typer.Option("--neurons", help="Number of neurons to keep; all by default.")] = None,
 ) -> None:
-    """Quadratic and quartic coupling of a layer's nearly Gaussian action at the training inputs."""
+    """Compute the quadratic and quartic couplings of a layer's nearly Gaussian action at the training inputs."""
     import numpy as np
 
     from widthwise.flow.action.couplings import couplings as compute
@@ -71,29 +76,33 @@ def couplings(
     ]
     remark = f"layer {found.layer}, {found.m} neurons kept, n = {found.n}"
     emit(Records(("coupling", "inputs", "value"), rows, (remark,)), output)
+    tell_network(what.net, output)
 
 
 def trained_kernel(
     study: StudyOptions,
-    training: TrainingOptions,
+    training: PredictionOptions,
     output: OutputOptions,
-    by_layer: Annotated[bool, typer.Option("--by-layer", help="Split by the layer whose parameters learn.")] = False,
+    by_layer: Annotated[
+        bool, typer.Option("--by-layer", help="Split the change by the layer whose parameters are trained.")
+    ] = False,
 ) -> None:
-    """How far training moves the neural tangent kernel at the test inputs, on average, to order 1/n."""
+    """Compute how far training moves the neural tangent kernel, on average and to order 1/n."""
     from widthwise.inference.predict import trained_kernel as compute
 
     check_output(output)
     what = study.study(algorithm=training.chosen())
     emit(compute(what.net, *what.data.for_training(), what.algorithm, by_layer=by_layer), output)
+    tell_network(what.net, output)
 
 
 def equalise(
     study: StudyOptions,
     output: OutputOptions,
-    theta_b: Annotated[float, typer.Option("--theta-b", help="What all biases together add to Θ.")] = 1.0,
-    theta_W: Annotated[float, typer.Option("--theta-W", help="What all weights together add to Θ.")] = 1.0,
+    theta_b: Annotated[float, typer.Option("--theta-b", help="Contribution of all biases together to Θ.")] = 1.0,
+    theta_W: Annotated[float, typer.Option("--theta-W", help="Contribution of all weights together to Θ.")] = 1.0,
 ) -> None:
-    """Learning rates at which every layer adds the same to the neural tangent kernel at the output."""
+    """Find learning rates with which every layer contributes equally to the neural tangent kernel."""
     from widthwise.criticality.learning_rates import equalise as compute
 
     check_output(output)
@@ -107,3 +116,4 @@ def equalise(
         )
     ]
     emit(Records(("layer", "lambda_b", "lambda_W", "share_before", "share_after"), rows), output)
+    tell_network(what.net, output)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from widthwise.cli.options import FigureOptions, OutputOptions, StudyOptions, TrainingOptions, one_of, whole_numbers
+from widthwise.cli.options import (
+    FigureOptions,
+    OutputOptions,
+    PredictionOptions,
+    StudyOptions,
+    TrainingOptions,
+    one_of,
+    whole_numbers,
+)
 from widthwise.cli.output import Records, check_output, emit_with_figure, tell_network
 from widthwise.errors import InvalidInput
 from widthwise.interrupts import INTERRUPTED
@@ -17,13 +25,15 @@ from widthwise.interrupts import INTERRUPTED
 if TYPE_CHECKING:
     import xarray as xr
 
-Networks = Annotated[int | None, typer.Option("--networks", help="Networks to sample.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Non-negative integer: the same seed, the same networks.")]
+Networks = Annotated[int | None, typer.Option("--networks", help="Number of networks to sample.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", help="Non-negative integer; one seed always gives the same networks.")
+]
 Statistics = Annotated[
-    str | None, typer.Option("--statistics", help="Names out of K, Theta, G1, H1, V, A, B, …, or all. Default K,Theta.")
+    str | None, typer.Option("--statistics", help="K, Theta, G1, H1, V, A, B, …, or all. Default: K,Theta.")
 ]
 Widths = Annotated[
-    str | None, typer.Option("--extrapolate", help="Hidden widths from which to extrapolate to infinite width.")
+    str | None, typer.Option("--extrapolate", help="Hidden widths to measure at and extrapolate from, as 32,64,128.")
 ]
 LossName = Annotated[
     str,
@@ -34,18 +44,22 @@ LossName = Annotated[
     ),
 ]
 WhichLayers = Annotated[str, typer.Option("--layers", help="all or last.")]
-Engine = Annotated[str | None, typer.Option("--engine", help="Processes, or the address of a Dask scheduler.")]
-Checkpoint = Annotated[Path | None, typer.Option("--checkpoint", help="File to save to, and to go on from.")]
+Engine = Annotated[
+    str | None, typer.Option("--engine", help="Number of processes, or the address of a Dask scheduler.")
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option("--checkpoint", help="File that keeps the progress; a later run resumes from it.")
+]
 
 
 def theory(
     study: StudyOptions,
     output: FigureOptions,
-    order: Annotated[int, typer.Option("--order", help="0: K and Theta; 1: the tensors of order 1/width too.")] = 0,
-    tensors: Annotated[str | None, typer.Option("--tensors", help="Names separated by commas, such as K,V.")] = None,
+    order: Annotated[int, typer.Option("--order", help="0: K and Theta; 1: also the tensors of order 1/width.")] = 0,
+    tensors: Annotated[str | None, typer.Option("--tensors", help="Names separated by commas, as K,V.")] = None,
     layers: WhichLayers = "all",
 ) -> None:
-    """Kernels, and corrections of order 1/width, of a network on given inputs."""
+    """Compute kernels of a network on given inputs, and their corrections of order 1/width."""
     from widthwise.results.theory import theory as compute
 
     check_output(output)
@@ -67,7 +81,7 @@ def measure(
     engine: Engine = None,
     checkpoint: Checkpoint = None,
 ) -> int:
-    """The same quantities on sampled networks, each with a standard error."""
+    """Measure kernels and tensors on sampled networks, each with a standard error."""
     check_output(output)
     what = study.study(networks=networks, seed=seed)
     found = _measured_study(what, statistics, layers, extrapolate, engine, checkpoint, output)
@@ -85,13 +99,15 @@ def compare(
     seed: Seed = None,
     statistics: Statistics = None,
     extrapolate: Widths = None,
-    level: Annotated[float, typer.Option("--level", help="Probability below which a row does not agree.")] = 0.001,
-    wide: Annotated[bool, typer.Option("--wide", help="Every column, however wide the table becomes.")] = False,
+    level: Annotated[
+        float, typer.Option("--level", help="A row disagrees if its probability is below this level.")
+    ] = 0.001,
+    wide: Annotated[bool, typer.Option("--wide", help="Show every column, however wide the table.")] = False,
 ) -> int:
     """Compare theory with sampled networks, in standard errors. Exits with code 1 unless they agree.
 
-    Reads two files, or computes both now: then networks are measured at three widths and extrapolated to infinite
-    width, because at finite width most tensors differ from theory by the next order in 1/n.
+    Reads two files, or computes both now. In that case networks are measured at three widths and extrapolated to
+    infinite width, because at finite width most tensors differ from theory by the next order in 1/n.
     """
     from widthwise.comparison import ComparisonRow
     from widthwise.comparison import compare as compute
@@ -120,13 +136,15 @@ def compare(
 
 def predict(
     study: StudyOptions,
-    training: TrainingOptions,
+    training: PredictionOptions,
     output: FigureOptions,
     order: Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")] = 0,
     loss: LossName = "squared",
-    cumulants: Annotated[int, typer.Option("--cumulants", help="2, or up to 4: third and fourth cumulants.")] = 2,
+    cumulants: Annotated[
+        int, typer.Option("--cumulants", help="2, 3 or 4: cumulants of the outputs up to this order.")
+    ] = 2,
 ) -> None:
-    """Mean and covariance of the trained network's outputs, over initialisations."""
+    """Predict mean and covariance of trained networks' outputs over initialisations; nothing is trained."""
     from widthwise.inference.predict import predict as compute
 
     check_output(output)
@@ -141,14 +159,14 @@ def train(
     study: StudyOptions,
     training: TrainingOptions,
     output: FigureOptions,
-    networks: Annotated[int | None, typer.Option("--networks", help="Networks to train.")] = None,
+    networks: Annotated[int | None, typer.Option("--networks", help="Number of networks to train.")] = None,
     seed: Seed = None,
     max_steps: Annotated[int | None, typer.Option("--max-steps", help="Maximum number of steps per network.")] = None,
     loss: LossName = "squared",
     engine: Engine = None,
     checkpoint: Checkpoint = None,
 ) -> int:
-    """Trains real networks and measures the same quantities, each with a standard error."""
+    """Train real networks and measure mean and covariance of their outputs, each with a standard error."""
     from widthwise.experiments.training.train import train as compute
 
     check_output(output)

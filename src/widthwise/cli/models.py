@@ -14,21 +14,26 @@ from widthwise.cli.options import OutputOptions
 from widthwise.cli.output import Records, check_output, emit, require_folder, write_result
 from widthwise.errors import InvalidInput, WidthwiseError, one_line
 
+WeightFile = Annotated[Path | None, typer.Option("--weights", help="Weights for the model: a .pt, .pth or .npz file.")]
+
 
 def audit(
     model: Annotated[
         str,
-        typer.Argument(help="MODULE:FUNCTION; the function returns the model, or it and a batch. Or the model itself."),
+        typer.Argument(help="MODULE:FUNCTION, which returns a model, or a model and a batch; or MODULE:MODEL."),
     ],
     output: OutputOptions,
-    draws: Annotated[int, typer.Option("--draws", help="Fresh draws of the weights, for the spread of sizes.")] = 2,
+    weights: WeightFile = None,
+    draws: Annotated[
+        int, typer.Option("--draws", help="Number of fresh draws of the weights, for the spread of signals.")
+    ] = 2,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if an error or warning is found.")] = False,
 ) -> int:
-    """What is wrong with the initialisation of a model: fans, variances, copies, units, signals and gradients."""
+    """Find what is wrong with the initialisation of a model: fans, variances, copies, units, signals, gradients."""
     from widthwise.readers.audit.audit import audit as compute
 
     kind = page_or_format(output)
-    found = compute(*_model_and_batch(model), draws=draws)
+    found = compute(*model_and_batch_of(model, weights), draws=draws)
     if kind in ("json", "html", "table"):
         write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
     else:
@@ -45,14 +50,14 @@ def page_or_format(output: OutputOptions) -> str:
     return check_output(replace(output, format="csv") if output.format == "netcdf" else output)
 
 
-def write_model_advice(model: str, options: dict[str, Any], kind: str, output: OutputOptions) -> None:
-    """`widthwise advise MODULE:FUNCTION`."""
+def write_model_advice(model_and_batch: tuple[Any, Any], options: dict[str, Any], kind: str, output: OutputOptions):
+    """`widthwise advise MODULE:FUNCTION`, or of a file of weights."""
     from widthwise.readers.model_advice import advise
 
     made = {name: value for name, value in options.items() if value is not None}
     if "base" in made:
-        made["base"] = _model_and_batch(made["base"])[0]
-    found = advise(*_model_and_batch(model), **made)
+        made["base"] = model_and_batch_of(made["base"])[0]
+    found = advise(*model_and_batch, **made)
     if kind in ("json", "html", "table"):
         write_result({"json": found.json, "html": found.html, "table": found.text}[kind] + "\n", output)
         return
@@ -61,9 +66,10 @@ def write_model_advice(model: str, options: dict[str, Any], kind: str, output: O
     emit(Records(columns, rows, (f"verdict: {found.verdict}",)), output)
 
 
-def _model_and_batch(name: str) -> tuple[Any, Any]:
+def model_and_batch_of(name: str, weights: Path | None = None) -> tuple[Any, Any]:
     """The model, and the batch or None, that MODULE:NAME is or, as a function or class of a model, makes."""
     from widthwise.readers.empirical.model_functions import PACKAGES, package_names
+    from widthwise.readers.weights import load_into
 
     module, _, function = name.partition(":")
     if not module or not function:
@@ -80,4 +86,5 @@ def _model_and_batch(name: str) -> tuple[Any, Any]:
         raise InvalidInput("model", got, "a model, or a function of no arguments that makes one") from error
     finally:
         sys.path.pop(0)
-    return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    made, batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    return (made if weights is None else load_into(made, weights)), batch

@@ -24,7 +24,9 @@ COMPLETED_ACTIVATIONS = (
     "tanhshrink", "threshold",
 )  # fmt: skip
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
-ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
+#: Algorithms that are linear in the gradient, which `predict` follows; Adam can only be measured.
+PREDICTED_ALGORITHMS = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum")
+ALGORITHM_NAMES = (*PREDICTED_ALGORITHMS, "adam")
 SCHEDULES = ("constant", "cosine", "linear")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
@@ -39,7 +41,7 @@ def one_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
 _network = partial(typer.Option, rich_help_panel="Network")
 _data = partial(typer.Option, rich_help_panel="Data")
 _output = partial(typer.Option, rich_help_panel="Output")
-_PER_LAYER = "one number, or one per weight layer separated by commas"
+_PER_LAYER = "one number, or one per weight layer, separated by commas"
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,23 @@ class StudyOptions:
     spec: Annotated[
         Path | None, _network("--spec", help=r"TOML file with \[network], \[data], \[training], \[measurement].")
     ] = None
-    widths: Annotated[str | None, _network("--widths", help="Input, hidden and output widths: 3,64,64,1.")] = None
+    widths: Annotated[
+        str | None, _network("--widths", help="Input, hidden and output widths, as 3,64,64,1 or 3,2x64,1.")
+    ] = None
     activation: Annotated[
         str | None, _network("--activation", help="tanh, relu, gelu, …", autocompletion=one_of(COMPLETED_ACTIVATIONS))
     ] = None
     C_b: Annotated[str | None, _network("--C_b", help=f"Variance of the biases: {_PER_LAYER}.")] = None
-    C_W: Annotated[str | None, _network("--C_W", help=f"Variance of the weights times fan-in: {_PER_LAYER}.")] = None
+    C_W: Annotated[str | None, _network("--C_W", help=f"Variance of the weights, times fan-in: {_PER_LAYER}.")] = None
     lambda_b: Annotated[str | None, _network("--lambda_b", help=f"Learning rate of the biases: {_PER_LAYER}.")] = None
     lambda_W: Annotated[str | None, _network("--lambda_W", help=f"Learning rate of the weights: {_PER_LAYER}.")] = None
     data: Annotated[
         str | None,
-        _data("--data", help=".npy, .npz or .csv file, or a built-in set.", autocompletion=one_of(DATA_SETS)),
+        _data("--data", help=f".npy, .npz or .csv file, or {', '.join(DATA_SETS)}.", autocompletion=one_of(DATA_SETS)),
     ] = None
-    points: Annotated[int | None, _data("--points", help="Training inputs of a built-in set; 4 unless given.")] = None
+    points: Annotated[
+        int | None, _data("--points", help="Number of training inputs of a built-in set; 4 by default.")
+    ] = None
 
     def study(self, **changes: Any) -> Study:
         """The study; `changes` that are None are left as they are."""
@@ -112,12 +118,12 @@ class OutputOptions:
     """Where results go and how."""
 
     out: Annotated[
-        Path | None, _output("--out", "-o", help="File to write; .json, .csv, .nc or .txt decides the format.")
+        Path | None, _output("--out", "-o", help="File to write; its ending (.json, .csv, .nc, .txt) sets the format.")
     ] = None
     format: Annotated[
         str | None, _output("--format", "-f", help="table, json, csv or netcdf.", autocompletion=one_of(FORMATS))
     ] = None
-    quiet: Annotated[bool, _output("--quiet", "-q", help="No progress bars, warnings or remarks.")] = False
+    quiet: Annotated[bool, _output("--quiet", "-q", help="Print no progress bars, warnings or remarks.")] = False
 
     @property
     def progress(self) -> bool | None:
@@ -129,7 +135,7 @@ class OutputOptions:
 class FigureOptions(OutputOptions):
     """The same with a figure beside the numbers."""
 
-    figure: Annotated[Path | None, _output("--figure", help="Draw as well: .svg, .pdf or .png.")] = None
+    figure: Annotated[Path | None, _output("--figure", help="Also draw a figure: a file .svg, .pdf or .png.")] = None
 
 
 @dataclass(frozen=True)
@@ -140,23 +146,29 @@ class TrainingOptions:
         str | None,
         typer.Option("--algorithm", help=", ".join(ALGORITHM_NAMES), autocompletion=one_of(ALGORITHM_NAMES)),
     ] = None
-    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Step of a descent.")] = None
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Step size of gradient descent.")] = (
+        None
+    )
     schedule: Annotated[
         str | None,
         typer.Option(
             "--schedule",
-            help="From the peak on: constant, cosine or linear; or the rates of all steps: 0.2,0.1,0.05.",
+            help="constant, cosine or linear after the peak; or the rate of every step, as 0.2,0.1,0.05.",
             autocompletion=one_of(SCHEDULES),
         ),
     ] = None
-    warm_up: Annotated[int | None, typer.Option("--warm-up", help="Steps in which the rate rises to its peak.")] = None
-    end: Annotated[float | None, typer.Option("--end", help="Where the rate falls to, as a share of its peak.")] = None
-    steps: Annotated[int | None, typer.Option("--steps", help="Steps of a descent; else to convergence.")] = None
-    time: Annotated[float | None, typer.Option("--time", help="Time of gradient flow; else to convergence.")] = None
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Inputs in a batch.")] = None
-    momentum: Annotated[float | None, typer.Option("--momentum", help="μ of --algorithm momentum.")] = None
-    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Nesterov's momentum.")] = None
-    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Decay to the initialisation.")] = None
+    warm_up: Annotated[int | None, typer.Option("--warm-up", help="Number of steps over which the rate rises.")] = None
+    end: Annotated[float | None, typer.Option("--end", help="Final rate as a fraction of the peak.")] = None
+    steps: Annotated[int | None, typer.Option("--steps", help="Number of steps; until convergence by default.")] = None
+    time: Annotated[
+        float | None, typer.Option("--time", help="Time of gradient flow; until convergence by default.")
+    ] = None
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Number of inputs per batch, for sgd.")] = None
+    momentum: Annotated[float | None, typer.Option("--momentum", help="Momentum μ, for --algorithm momentum.")] = None
+    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Use Nesterov's momentum.")] = None
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", help="Weight decay towards the initialisation.")
+    ] = None
 
     def chosen(self) -> Any:
         """The algorithm, or None if no option names one."""
@@ -171,6 +183,16 @@ class TrainingOptions:
             settings["learning_rate"] = rates if isinstance(rates, list) else [rates]
         guess = "gradient_descent" if {"learning_rate", "schedule"} & set(settings) else "gradient_flow"
         return make_algorithm(**({"algorithm": guess} | settings)) if settings else None
+
+
+@dataclass(frozen=True)
+class PredictionOptions(TrainingOptions):
+    """The same for a prediction."""
+
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--algorithm", help=", ".join(PREDICTED_ALGORITHMS), autocompletion=one_of(PREDICTED_ALGORITHMS)),
+    ] = None
 
 
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,6 +222,8 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     del run.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+    # the help is wrapped for the terminal, which would keep the line breaks of the source
+    run.__doc__ = "\n\n".join(" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n"))
     return run
 
 
@@ -223,7 +247,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
         except ValueError:
             raise InvalidInput(name, repr(text), expected) from None
         if not 0 < count <= MOST_LAYERS - len(found):
-            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers, in front of an x and in all")
+            raise InvalidInput(name, repr(text), f"from 1 to {MOST_LAYERS:,} layers, before each x and in total")
         found += [width] * count
     return found
 

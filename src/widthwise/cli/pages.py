@@ -23,20 +23,20 @@ from widthwise.extras import require_extra
 from widthwise.files import write_text
 from widthwise.interrupts import INTERRUPTED, before_leaving
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, warnings or remarks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bars, warnings or remarks.")]
 
 
 def report(
     study: StudyOptions,
     training: TrainingOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    source: Annotated[Path | None, typer.Option("--from", help="A report whose study is run again.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Repeat the study of an earlier report.")] = None,
     networks: Networks = None,
-    trained: Annotated[int | None, typer.Option("--trained", help="Networks to train.")] = None,
+    trained: Annotated[int | None, typer.Option("--trained", help="Number of networks to train.")] = None,
     seed: Seed = None,
     quiet: Quiet = False,
 ) -> None:
-    """One HTML page about a network: criticality, kernels, finite width, training, measurement. Works offline."""
+    """Write one HTML page about a network: criticality, kernels, finite width, training, measurement. Works offline."""
     require_extra("plots", "report")
     if out.suffix not in (".html", ".htm"):
         raise InvalidInput("--out", f"'{out}'", "a name ending in .html")
@@ -68,29 +68,29 @@ def _lab_names(incomplete: str) -> list[str]:
 def lab(
     name: Annotated[
         str | None,
-        typer.Argument(help="A lab, the path of a lab file, or all. See --list.", autocompletion=_lab_names),
+        typer.Argument(help="Name of a lab (see --list), path of a lab file, or all.", autocompletion=_lab_names),
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="The labs by name.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the labs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use smaller sizes.")] = False,
     seed: Annotated[
         list[int] | None,
-        typer.Option("--seed", min=0, help="Non-negative integer; repeat it for several. Default 0, 1, 2."),
+        typer.Option("--seed", min=0, help="Non-negative integer; may be repeated. Default: 0, 1, 2."),
     ] = None,
-    save: Annotated[
-        Path, typer.Option("--save", "--out", "-o", help="Folder for the tables and figures of every lab.")
-    ] = Path("lab-results"),
-    no_save: Annotated[bool, typer.Option("--no-save", help="Write no tables and figures.")] = False,
+    save: Annotated[Path, typer.Option("--save", "--out", "-o", help="Folder for tables and figures.")] = Path(
+        "lab-results"
+    ),
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write no tables or figures.")] = False,
     knob: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A knob and its value, as width=64 or networks=500; repeat it for several."),
+        typer.Option("--set", help="A setting of the lab, as width=64 or networks=500; may be repeated."),
     ] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="table, json or csv.")] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run a lab: one phenomenon, predicted, measured and compared. Ends with 1 if one is refuted, or cannot be run.
+    """Run a lab: predict one phenomenon, measure it and compare. Exits with code 1 if a lab is refuted or fails.
 
-    With all, every lab is run, whatever becomes of the others, and a table of verdicts closes. Tables and figures go to
-    the folder of --save.
+    With "all", every lab is run even if some fail, and a table of verdicts comes last. Tables and figures are written
+    to the folder of --save.
     """
     output = OutputOptions(format=format, quiet=quiet)
     if format == "netcdf":
@@ -162,15 +162,17 @@ def _every(chosen: list[str], run: Callable[[str], Any], rows: list[tuple[Any, .
 
 
 def explore(
-    port: Annotated[int, typer.Option("--port", help="Port of the page; 0 takes a free one.")] = 5006,
-    address: Annotated[str, typer.Option("--address", help="Where to listen; this machine only by default.")] = (
-        "127.0.0.1"
-    ),
-    visitors: Annotated[int, typer.Option("--visitors", help="Pages open at once; others have to wait.")] = 20,
+    port: Annotated[int, typer.Option("--port", help="Port of the page; 0 picks a free one.")] = 5006,
+    address: Annotated[
+        str, typer.Option("--address", help="Address to listen on; by default only this machine can connect.")
+    ] = ("127.0.0.1"),
+    visitors: Annotated[
+        int, typer.Option("--visitors", help="Number of pages open at once; further visitors have to wait.")
+    ] = 20,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open a browser.")] = True,
     quiet: Quiet = False,
 ) -> int:
-    """Serve the explorer: a web page with sliders for a network and live theory beside sampled networks."""
+    """Open the explorer: a web page with sliders for a network, live theory, and sampled networks beside it."""
     require_extra("explorer", "explore")
     import_module("widthwise.explorer").serve(port=port, address=address, visitors=visitors, show=show)
     return INTERRUPTED  # which is how a server ends

@@ -42,8 +42,8 @@ class Advice:
     what its depth means at its width. For networks with skips or normalisation `design` says what is recommended and
     why, `growth` what more blocks like the last one would do, and `code` is for PyTorch.
 
-    NaN are `signal` and `gradient` of networks that cannot be trained by gradients, `signal` where K is zero, and
-    `recommended_gradient`, `output_kernel` and `learning_rate` without a recommendation.
+    `signal` and `gradient` are NaN for networks that cannot be trained by gradients, `signal` also if K is zero;
+    `recommended_gradient`, `output_kernel` and `learning_rate` are NaN without a recommendation.
     """
 
     net: Network
@@ -128,7 +128,7 @@ def advise_on_network(
     deepest: int | None = None,
     largest_step: Callable[[Network, np.ndarray], float] = learning_rates.largest_stable_step,
 ) -> Advice:
-    """A report on an initialisation: critical or not, what depth does to it, what to use instead (theory §7).
+    """A report on an initialisation: is it critical, what does depth do to it, what to use instead (theory §7).
 
     X (inputs, features), by default one input with x·x/n_0 = 1; of many rows, 128 are followed through the layers and
     256 used for the spectrum of Θ, evenly spaced, whose largest eigenvalue is scaled to all of them. `deepest` is that
@@ -147,7 +147,7 @@ def advise_on_network(
     >>> from widthwise.network import ResMLP
     >>> report = advise_on_network(ResMLP([4] + [64] * 50 + [1], "relu", C_W=2.0))
     >>> print(report.growth)
-    K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
+    K grows e-fold every 1.44 layers; the squared gradient grows e-fold every 1.44 layers
     >>> round(report.gradient, 1), round(report.recommended_gradient, 1)
     (14.8, 0.4)
     """
@@ -233,7 +233,9 @@ def _recommend(better: Network | None, few, rows, deepest, largest_step):
     sample = _evenly_spaced(rows, _DIAGONALISED)
     # eigenvalues of Θ on a sample of the inputs grow with its size
     try:
-        step = check_real("largest_step", largest_step(rates.network, sample), "a function to positive numbers")
+        step = check_real(
+            "largest_step", largest_step(rates.network, sample), "a function that returns a positive number"
+        )
     except WidthwiseError:
         raise
     except Exception as error:  # the caller's own function, or nothing that can be called

@@ -84,8 +84,8 @@ def _depth_lines(advice: Advice) -> list[str]:
     if advice.flow is None:
         return ["The kernel cannot be followed through the layers: " + advice.trouble]
     return [
-        f"Depth ({advice.measured_on}): squared signals (the kernel K) {_fold(advice.signal)} from the first layer to "
-        f"the output; squared gradients {_fold(advice.gradient)} from the last layer to the first."
+        f"Effect of depth ({advice.measured_on}): squared signals (the kernel K) {_fold(advice.signal)} from the first "
+        f"layer to the output; squared gradients {_fold(advice.gradient)} from the last layer to the first."
     ]
 
 
@@ -104,7 +104,7 @@ def _growth_lines(advice: Advice) -> list[str]:
     growth, design = advice.growth, advice.design
     if growth is None or design is None:
         return []
-    first = f"With more blocks like the last one (skip {design.block.skip:g}) K {growth.kernel}; squared gradients: "
+    first = f"With more blocks like the last one (skip {design.block.skip:g}) K {growth.kernel}; the squared gradient "
     return [f"{first}{growth.gradient}."]
 
 
@@ -127,7 +127,7 @@ def _fixed_point_lines(advice: Advice) -> list[str]:
         return []
     phase = "critical" if abs(point.chi_perp - 1.0) < 1e-9 else "ordered" if point.chi_perp < 1.0 else "chaotic"
     return [
-        f"With more layers like the last one K tends to {point.K:.6g} ({point.stability}), where χ_∥ = "
+        f"If more layers like the last one were added, K would tend to {point.K:.6g} ({point.stability}), where χ_∥ = "
         f"{point.chi_parallel:.6g} and χ_⊥ = {point.chi_perp:.6g}: {phase}.",
         _length_lines(point),
     ]
@@ -142,14 +142,13 @@ def _target_lines(advice: Advice) -> list[str]:
     lines = [f"Critical for this activation: C_b = {point.C_b:.10g}, C_W = {point.C_W:.10g} ({point.universality})."]
     if point.universality in (HALF_STABLE, MARGINAL) and isinstance(advice.recommended, MLP):
         lines.append(
-            f"Inputs should enter at K* = {point.K_star:.10g}: the first layer takes C_W = "
-            f"{advice.recommended.C_W[0]:.6g} for inputs of this size. Kernels are drawn to K* from "
-            f"{point.stable_side} only, and slowly."
+            f"Inputs should enter at K* = {point.K_star:.10g}: for inputs of this size the first layer takes C_W = "
+            f"{advice.recommended.C_W[0]:.6g}. Kernels approach K* slowly, and from {point.stable_side} only."
         )
     if point.universality == K_ZERO:
         lines.append(
-            f"There K falls like l^{point.exponents['K']:g} and squared gradients like l^−{point.details['p']:.4g}: "
-            "powers of depth, not exponentials."
+            f"There K falls with depth l like l^{point.exponents['K']:g} and squared gradients like "
+            f"l^−{point.details['p']:.4g}: powers of depth, not exponentials."
         )
     return [*lines, *_gradient_line(advice)]
 
@@ -158,7 +157,7 @@ def _gradient_line(advice: Advice) -> list[str]:
     if not math.isfinite(advice.recommended_gradient):
         return []
     return [
-        f"With it squared gradients {_fold(advice.recommended_gradient)} from the last layer to the first, before "
+        f"With it, squared gradients {_fold(advice.recommended_gradient)} from the last layer to the first, before "
         "learning rates are equalised."
     ]
 
@@ -169,25 +168,32 @@ def _rate_lines(advice: Advice) -> list[str]:
         return []
     dense = [isinstance(layer, Dense) for layer in rates.network.learned]
     before, after = rates.before.layers[dense], rates.after.layers[dense]
-    kind = "a layer" if all(dense) else "the weights and biases of a layer"
+    kind = "every layer" if all(dense) else "every layer's weights and biases"
     inputs = "one input" if advice.inputs == 1 else f"the {advice.inputs} inputs given"
+    ratio, equalised = before.max() / max(before.min(), 1e-300), after.max() / after.min()
+    given = (
+        "contributes equally to the neural tangent kernel with the learning rates given (λ_b, λ_W)."
+        if ratio < 1.005
+        else f"contributes to the neural tangent kernel by amounts that differ up to {ratio:,.3g}-fold with the "
+        "learning rates given (λ_b, λ_W)"
+        + (", and equally" if equalised < 1.005 else f", and up to {equalised:.3g}-fold")
+        + " with those below."
+    )
     return [
-        f"Learning rates: with the λ given, at that initialisation, the largest and smallest contribution of {kind} to "
-        f"the neural tangent kernel differ by a factor {before.max() / max(before.min(), 1e-300):.3g}; with the λ_b "
-        f"and λ_W below by {after.max() / after.min():.3g}.",
+        f"Learning rates: at that initialisation {kind} {given}",
         f"λ_b from {rates.lambda_b[0]:.4g} (first layer) to {rates.lambda_b[-1]:.4g} (last), λ_W from "
         f"{rates.lambda_W[0]:.4g} to {rates.lambda_W[-1]:.4g}; global step {advice.learning_rate:.4g}, half of the "
-        f"largest stable one for the loss ½Σ(z−y)² summed over {inputs}.",
+        f"largest stable step for the loss ½Σ(z−y)² summed over {inputs}.",
         f"Targets: outputs start with variance {advice.output_kernel:.4g}. Centre the targets and give them at "
-        "least this mean square; with much smaller ones the network has to unlearn its own outputs first.",
+        "least this mean square; with much smaller targets the network first has to unlearn its initial outputs.",
     ]
 
 
 _MEANING = dict(zip(REGIMES.values(), (
     "little feature learning is to be expected.",
-    "corrections of order 1/n matter, and are reliable.",
-    "the expansion in 1/n is a rough guide here. Make the network wider or shallower, or measure it.",
-    "corrections are as large as what they correct. Make the network wider or shallower.",
+    "corrections of order 1/n matter and are reliable.",
+    "the expansion in 1/n is only a rough guide. Make the network wider or shallower, or measure it.",
+    "the corrections are as large as the leading terms. Make the network wider or shallower.",
 ), strict=True))  # fmt: skip
 
 
@@ -205,7 +211,11 @@ def _depth_width_lines(advice: Advice) -> list[str]:
 def _fluctuations(dw: DepthWidth) -> str:
     known = math.isfinite(dw.ntk_variance)
     ntk = f", and their neural tangent kernels by {100 * dw.ntk_fluctuation:.3g}%" if known else ""
-    end = f" At this width the expansion in 1/n fails at about {dw.fails_at} layers." if dw.fails_at is not None else ""
+    end = (
+        f" At this width the expansion in 1/n fails beyond about {dw.fails_at} layers."
+        if dw.fails_at is not None
+        else ""
+    )
     return (
         f"{dw.regime}: the output kernels of individual networks differ by {100 * dw.kernel_fluctuation:.3g}%{ntk}; "
         f"{_MEANING[dw.regime]}{end}"

@@ -27,7 +27,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from widthwise.criticality.moments import OriginSeries, Profile, origin_derivati
 from widthwise.errors import InvalidInput, NotCritical, NotDifferentiable, UnknownName
 from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.tensors import CORRECTIONS, TENSORS
+from widthwise.text import NumbersTable
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ _LOWEST_ROOT = 1e-6
 
 
 @dataclass(frozen=True)
-class Critical:
+class Critical(NumbersTable):
     """A critical initialisation.
 
     `C_b`, `C_W`, `K_star`; `universality`: "scale-invariant", "K*=0" or "half-stable K*>0". In the scale-invariant
@@ -177,19 +177,13 @@ class Critical:
     block: BlockForm = field(default=PLAIN, repr=False)
     _sigma: Activation | None = field(default=None, repr=False, compare=False)
 
-    def _repr_html_(self) -> str:
-        """The numbers as a table, for a notebook.
+    def numbers(self) -> dict[str, Any]:
+        """The initialisation, and the exponents of depth.
 
         >>> "<th scope='row'>C_W</th><td>2</td>" in critical("relu")._repr_html_()
         True
         """
-        names = ("activation", "C_b", "C_W", "K_star", "universality", "stable_side")
-        values = {name: getattr(self, name) for name in names} | {
-            f"exponent of {n}": x for n, x in self.exponents.items()
-        }
-        cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
-        rows = "".join(f"<tr><th scope='row'>{name}</th><td>{escape(cell)}</td></tr>" for name, cell in cells.items())
-        return f"<table><caption>Critical initialisation</caption><tbody>{rows}</tbody></table>"
+        return super().numbers() | {f"exponent of {name}": value for name, value in self.exponents.items()}
 
     @property
     def every_K(self) -> bool:

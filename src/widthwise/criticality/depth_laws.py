@@ -82,7 +82,7 @@ class DepthGrowth:
     fixed_point: FixedPoint | None = None
 
     def __str__(self) -> str:
-        return f"K {self.kernel}; squared gradients: {self.gradient}"
+        return f"K {self.kernel}; the squared gradient {self.gradient}"
 
 
 def depth_growth(
@@ -100,13 +100,13 @@ def depth_growth(
     `skip` is γ, `norm` as in `critical`, `branch` β. The first layer is a plain one with C_b and C_W.
 
     >>> print(depth_growth("tanh", C_W=0.5))
-    K grows like 0.5 l^1; squared gradients: grows like exp(0.7523 l^0.5)
+    K grows like 0.5 l^1; the squared gradient grows like exp(0.7523 l^0.5)
     >>> print(depth_growth("relu", C_W=2.0))
-    K grows e-fold every 1.44 layers; squared gradients: grows e-fold every 1.44 layers
+    K grows e-fold every 1.44 layers; the squared gradient grows e-fold every 1.44 layers
     >>> print(depth_growth("gelu", norm="ln"))
-    K grows like 0.4252 l^1; squared gradients: grows like l^1.072
+    K grows like 0.4252 l^1; the squared gradient grows like l^1.072
     >>> print(depth_growth("relu", C_W=0.38, skip=0.9))
-    K tends to 0.38; squared gradients: stays of the same size
+    K tends to 0.38; the squared gradient stays of the same size
     """
     sigma, block = resolve(activation), BlockForm.of(skip, norm)
     scale = check_scale("branch", branch) ** 2

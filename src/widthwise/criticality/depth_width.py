@@ -28,15 +28,17 @@ from widthwise.flow.one_input.deep_flow import existing, single_flow
 from widthwise.memory import require_layers
 from widthwise.network import MLP, PER_LAYER, Network, check_integer, check_one_input, simplified
 from widthwise.network.validation import check_real
+from widthwise.text import NumbersTable
 
 #: The expansion counts as failed where a correction reaches its leading term.
 FAILS_AT = 1.0
 #: What depth and width mean, by the largest relative variance or shift of order 1/n up to which it is so. Up to a
 #: hundredth networks differ by 10%, and what order 1/n leaves out is a ten-thousandth; from a tenth on they differ by a
 #: third and more, and what is left out is some percent of the leading term.
+LARGE_EFFECTS = 0.1
 REGIMES = {
     0.01: "close to infinite width",
-    0.1: "finite-width effects are noticeable",
+    LARGE_EFFECTS: "finite-width effects are noticeable",
     FAILS_AT: "finite-width effects are large",
     math.inf: "beyond the expansion in 1/n",
 }
@@ -46,8 +48,18 @@ _DEEPEST_WITH_MEMORY = 1024
 _SHOWN = ("V", "A", "B", "G1", "H1")
 
 
+def regime_of(*effects: float) -> str:
+    """The regime by the largest of some relative variances or shifts of order 1/n, without those that are not finite.
+
+    >>> regime_of(0.003, -0.05, math.nan)
+    'finite-width effects are noticeable'
+    """
+    largest = max(abs(effect) for effect in effects if math.isfinite(effect))
+    return next(name for bound, name in REGIMES.items() if largest < bound)
+
+
 @dataclass(frozen=True)
-class DepthWidth:
+class DepthWidth(NumbersTable):
     """What a network's depth and width mean at one input.
 
     `aspect_ratio` Σ 1/n_l over hidden layers (L/n at equal widths); `kernel_variance` κ = V/(nK²), so that the outputs
@@ -80,15 +92,14 @@ class DepthWidth:
     @property
     def regime(self) -> str:
         """One of `REGIMES`."""
-        largest = max(abs(x) for x in (self.kernel_variance, self.ntk_variance, self.kernel_shift) if math.isfinite(x))
-        return next(name for bound, name in REGIMES.items() if largest < bound)
+        return regime_of(self.kernel_variance, self.ntk_variance, self.kernel_shift)
 
 
 def depth_width(net: Network, x: Any = None, deepest: int | None = None) -> DepthWidth:
     """L/n of a network and the fluctuations that it predicts, at one input x (features,), by default x·x/n_0 = 1.
 
-    `fails_at` is looked for within `deepest` layers, by default at least four times the width, at most 20 000; with
-    skips or normalisation, whose memory makes layers dearer, at most 1024.
+    `fails_at` is searched for within `deepest` layers, by default at least four times the width, at most 20,000; with
+    skips or normalisation, where layers are more expensive, at most 1,024.
 
     >>> report = depth_width(MLP([1] + [100] * 9 + [1], "relu", C_W=2.0))
     >>> report.aspect_ratio, round(report.kernel_variance, 12), report.fails_at          # V = 5(l − 1)K²: 5·9/100

@@ -27,6 +27,7 @@ from widthwise.errors import InvalidInput
 from widthwise.gaussian import expectation
 from widthwise.gaussian.kernel_rules import dense_kernel
 from widthwise.network.validation import LARGEST, check_real
+from widthwise.text import NumbersTable
 
 #: g(K)/K − 1 below this at an extremum counts as touching zero.
 _TOUCH = 1e-12
@@ -96,7 +97,7 @@ def non_negative(value: Any, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class FixedPoint:
+class FixedPoint(NumbersTable):
     """A kernel with g(K) = K, its susceptibilities, stability, and correlation lengths ξ = −1/ln χ.
 
     `stability` is "stable", "unstable", "half-stable from above" (kernels above K flow to it, kernels below leave),
@@ -270,7 +271,7 @@ def _straight_fixed_points(shape: Profile, C_b: float, C_W: float) -> FixedPoint
 
 
 @dataclass(frozen=True)
-class PairFixedPoint:
+class PairFixedPoint(NumbersTable):
     """The kernel K* of each of two inputs, the correlation they reach, χ = C_W⟨σ'_aσ'_b⟩ there, and the phase."""
 
     K: float

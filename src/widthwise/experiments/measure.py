@@ -143,8 +143,8 @@ def _nonfinite_report(programme: Programme, sums: Sequence[Tally]) -> dict[str, 
             + " C_W or the depth, or use an activation that does not grow as fast.",
         )
     warnings.warn(
-        f"measure: {broken} networks have numbers that are not finite and are left out, which biases what is left; "
-        f"the first of {part.net} have indices {where} of seed {part.seed}. One of them again: "
+        f"measure: {broken} networks have numbers that are not finite. They are left out, which biases the results; "
+        f"the first of {part.net} have indices {where} of seed {part.seed}. To repeat one of them: "
         f"widthwise.experiments.sampler.sample_parameters(net, network_key({part.seed}, {where[0]}), "
         f"{part.initialisation})",
         NonFiniteWarning,

@@ -155,7 +155,7 @@ def reference(net: Network, X: np.ndarray) -> Reference:
     """
     largest = float(np.abs(X).max())
     if largest > LARGEST_INPUT:
-        raise InvalidInput("X", f"numbers up to {largest:.3g}", f"at most {LARGEST_INPUT:g}, whose squares are numbers")
+        raise InvalidInput("X", f"numbers up to {largest:.3g}", f"at most {LARGEST_INPUT:g}", "Scale the inputs down.")
     a, b = pairs(len(X))
     kernels = _of_images(net, X) if X.ndim > 2 else _of_rows(net, X)
     roots = tuple(KernelRoot.of(np.diag(K)[a], K[a, b], np.diag(K)[b]) for K, _ in kernels[:-1])

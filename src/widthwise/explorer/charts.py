@@ -10,6 +10,7 @@ import numpy as np
 from bokeh import models
 from bokeh.plotting import figure
 
+from widthwise.criticality.depth_width import LARGE_EFFECTS
 from widthwise.criticality.phase_diagram import PHASE_NAMES
 from widthwise.explorer.settings import CONTROLS
 from widthwise.explorer.theory import Phases
@@ -73,6 +74,16 @@ class Chart:
             "x", "y", source=source, size=9, marker=_MARKERS[style % 4], color=colour, line_color="white"
         )
         self._entry(label, drawn, "@x{0.[000]}, @y{0.[000000]} ± @error{0.[000000]}")
+
+    def shade_large(self) -> None:
+        """Grey where a relative correction of order 1/n is large, by the threshold of `depth_width`."""
+        for where in ({"bottom": LARGE_EFFECTS}, {"top": -LARGE_EFFECTS}):
+            area = models.BoxAnnotation(
+                fill_color="#888888", fill_alpha=0.15, line_color=None, level="underlay", **where
+            )
+            self.figure.add_layout(area)
+        empty = self.figure.scatter(NOTHING, NOTHING, marker="square", size=12, color="#888888", alpha=0.4)
+        self._entry("grey: 1/n is not small", empty)
 
     def set(self, name: str, x: Any, y: Any, error: Any = None) -> None:
         """New data of a line, or of points with their errors."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from widthwise.errors import WidthwiseError
-from widthwise.memory import forget_programs
+from widthwise.memory import forget_programs, give_back_memory, resident_bytes
 
 #: Batches at work at a time, answers of the theory, and experiments of labs, of all visitors together.
 MOST_JOBS, MOST_ANSWERS, MOST_LABS = 4, 2, 1
@@ -30,10 +32,38 @@ def explain(error: Exception) -> str:
 
 
 class Share:
-    """What a visitor has of the places: how many now, and when the last was given."""
+    """What a visitor has of the places: how many now, and when the last was given; one that yields comes last."""
 
-    def __init__(self):
-        self.at_work, self.last = 0, 0
+    def __init__(self, yields: bool = False):
+        self.at_work, self.last = 10**6 if yields else 0, 0
+
+
+class Housekeeper:
+    """Keeps a server small: gives memory back, and forgets compiled programs, which are read from the disk again."""
+
+    def __init__(self, most_bytes: float, apart: float):
+        self.most_bytes, self.apart = most_bytes, apart
+        self._lock, self._given_back, self._forgot = threading.Lock(), -math.inf, -math.inf
+
+    def tidy(self) -> None:
+        """After an answer: what there is to do, unless it was done a moment ago."""
+        forget_programs()
+        with self._lock:
+            now = time.monotonic()
+            if now < self._given_back + _PAUSE or resident_bytes() < self.most_bytes:
+                return
+            self._given_back = now
+            give_back_memory()
+            if now > self._forgot + self.apart and resident_bytes() > self.most_bytes:
+                self._forgot = now
+                forget_programs(anyway=True)
+                give_back_memory()
+
+
+#: Resident bytes of a server that is kept below 1 GB; seconds between two times that it forgets its programs, and that
+#: it looks for what can be given back.
+_MOST_RESIDENT, _BETWEEN, _PAUSE = 800e6, 60.0, 5.0
+HOUSEKEEPER = Housekeeper(_MOST_RESIDENT, _BETWEEN)
 
 
 class Turns:
@@ -132,7 +162,7 @@ class Job:
         except Exception as error:
             fail(explain(error))
         finally:
-            forget_programs()
+            HOUSEKEEPER.tidy()
             end(self._stopped.is_set())
 
 
@@ -188,4 +218,4 @@ class Latest:
                     if self._question is not None:
                         break
                 tell(answer)
-            forget_programs()
+            HOUSEKEEPER.tidy()

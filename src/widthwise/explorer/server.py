@@ -27,12 +27,13 @@ from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer.door import LARGEST_BODY, LARGEST_MESSAGE, guard
 from widthwise.explorer.ensembles import functions_along
 from widthwise.explorer.frame import FRAME, PageDesign
-from widthwise.explorer.jobs import Latest, Share, explain
+from widthwise.explorer.jobs import ANSWER_TURNS, HOUSEKEEPER, Latest, Share, explain
 from widthwise.explorer.lab_tab import LabsTab
 from widthwise.explorer.settings import PAGE_ACTIVATIONS, PRESETS, TABS, Settings
 from widthwise.explorer.tabs import SamplingTab, TheoryTab, TrainingTab
 from widthwise.explorer.theory import Phases, Theory, advice_of, exact_density, pair_of, phases_of, theory_of
 from widthwise.explorer.widgets import EXPLORER_STYLE, SHRINKING, Fields, complaint, symbols, text_pane, wrapping
+from widthwise.memory import share_free_memory
 from widthwise.network import MLP, check_integer
 
 _NETWORK = (
@@ -83,6 +84,7 @@ def serve(
     _check_hosts(address, origins)
     port = _listening_port(address, port)
     matplotlib.use("Agg")
+    share_free_memory()
     if warm_up:
         ending = threading.Event()
         warming = threading.Thread(target=warm, kwargs={"ending": ending}, daemon=True)
@@ -141,22 +143,29 @@ def visit() -> Any:
 
 
 def warm(activations: tuple[str, ...] = PAGE_ACTIVATIONS, ending: threading.Event | None = None) -> None:
-    """Run through states of the page, so that what they need is compiled, until `ending` is set.
+    """Run through states of the page, so that what they need is compiled, until `ending` is set; visitors come first.
 
     >>> warm(("linear",))
     """
+    for _ in ANSWER_TURNS.each(_warming(activations), Share(yields=True)):
+        HOUSEKEEPER.tidy()
+        if ending is not None and ending.is_set():
+            return
+
+
+def _warming(activations: tuple[str, ...]) -> Iterator[None]:
+    """What visitors of every activation will ask, one part at a time."""
+    parts = (pair_of, exact_density, lambda found: advice_of(found.settings))
     for activation in activations:
         phases_of(activation)
+        yield
         for change in _WARM_UP:
-            if ending is not None and ending.is_set():
-                return
-            try:
+            with suppress(WidthwiseError):
                 found = theory_of(replace(Settings(), activation=activation, **change))
-                pair_of(found)
-                exact_density(found)
-                advice_of(found.settings)
-            except WidthwiseError:
-                continue
+                yield
+                for part in parts:
+                    part(found)
+                    yield
 
 
 class Page:

@@ -69,7 +69,7 @@ class Settings:
 
     activation: str = _choice("Activation σ", *PAGE_ACTIVATIONS)
     skip: str = _choice("Skip connections", *SKIPS)
-    gamma: float = _quantity(0.9, "Skip γ (none: without effect)", 0.0, 1.0, 0.01)
+    gamma: float = _quantity(0.9, "Skip γ (used with skips)", 0.0, 1.0, 0.01)
     C_W: float = _quantity(1.0, "Weight variance C_W", 0.01, 4.0, 0.01)
     C_b: float = _quantity(0.0, "Bias variance C_b", 0.0, 2.0, 0.01)
     depth: int = _quantity(5, "Depth L (weight layers)", 2, DEEPEST_PAGE)

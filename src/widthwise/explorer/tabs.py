@@ -15,6 +15,7 @@ from bokeh.models import Span
 from matplotlib.figure import Figure
 
 from widthwise.criticality.advice import Advice
+from widthwise.criticality.depth_width import regime_of
 from widthwise.criticality.phase_diagram import phase_diagram
 from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.explorer import widgets
@@ -73,8 +74,9 @@ class TheoryTab:
 
     def _ratio_chart(self, name: str, kernel: str, tensors: tuple[str, ...]) -> Chart:
         labels = {one: f"{one}/(n{SCALE_TEXT[TENSORS[one].scale].strip('()')})" for one in tensors}
-        chart = Chart(name, f"Corrections of order 1/n to {kernel}", "layer", "part of the leading term", labels)
+        chart = Chart(name, f"Corrections of order 1/n to {kernel}", "layer", "fraction of the leading term", labels)
         chart.figure.add_layout(Span(location=0.0, dimension="width", line_color="#999999", line_width=1))
+        chart.shade_large()
         return chart
 
     def show(self, found: Theory, phases: Phases) -> None:
@@ -259,6 +261,7 @@ class SamplingTab(RunTab):
                                  "variance of the kernel / its mean²", {"infinite": "theory, V/(nK²)"})  # fmt: skip
         self.density = Chart("sampled_density", "Output at input a", "output z", "probability density", DENSITIES)
         charts = (self.kernel, self.correlation, self.fluctuation, self.density)
+        self.fluctuation.shade_large()
         for chart in charts:
             chart.points("measured", "sampled ± 1 s.e.", 2)
         self.view = self.arrange(charts, self.data_files("Sampled"))
@@ -387,5 +390,4 @@ class TrainingTab(RunTab):
             return ""
         if found.why:
             return f"Infinite width only: {found.why}"
-        size = f"The 1/n term changes a variance by up to {100 * found.strength:.2g} %."
-        return size + (" That is not small: widen the network, or make it shallower." if found.strength > 0.5 else "")
+        return f"The 1/n term changes a variance by up to {100 * found.strength:.2g} %: {regime_of(found.strength)}."

@@ -110,7 +110,7 @@ def sample_posterior(
 def _renamed(draws: Any, samples: Any) -> Any:
     if samples is None:
         return draws
-    warnings.warn("samples= is now called draws=, and goes in version 2", DeprecationWarning, stacklevel=3)
+    warnings.warn("samples= is now called draws= and will be removed in version 2", DeprecationWarning, stacklevel=3)
     return samples
 
 

@@ -63,9 +63,9 @@ def predict(
     X_train, y_train : (inputs, features), and (inputs, outputs) or (inputs,) for one output.
     X_test : (tests, features).
     algorithm : `GradientFlow()` (default), `GradientDescent(learning_rate)`, `Momentum` or `SGD`, to convergence or for
-        a given time; or `NewtonStep()`, which fits the training data in one step. Trained to convergence all end alike
-        at infinite width. Batches of `SGD` scatter: their noise is in the covariance. With order=1: flow, descent or
-        a Newton step, or momentum on full batches to convergence; all without weight decay.
+        a given time; or `NewtonStep()`, which fits the training data in one step. Trained to convergence all end at
+        the same function at infinite width. The noise of `SGD`'s batches is part of the covariance. With order=1:
+        flow, descent or a Newton step, or momentum on full batches to convergence; all without weight decay.
     order : 0, infinite width; 1, with the corrections of order 1/n, n the last hidden width.
     loss : "squared", ½Σ(z−y)² (default), "huber", "log_cosh", "logistic" or "exponential" (targets ±1), "cross_entropy"
         (targets are probabilities of the classes), or a function of z and y of one input, (outputs,) each, in

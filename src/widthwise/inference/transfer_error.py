@@ -27,6 +27,7 @@ from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.trained_moments import Basis, mean_kernel_change, moments_at_tests, moments_at_training
 from widthwise.network import GradientDescent, Network, check_integer, check_network, check_targets
 from widthwise.network.validation import check_real
+from widthwise.text import NumbersTable
 
 #: Tensors of order 1/n on which the largest eigenvalue of Ĥ depends.
 _STEP_TENSORS = ("H1", "A", "B")
@@ -37,7 +38,7 @@ _LEAST_GAP = 1e-9
 
 
 @dataclass(frozen=True)
-class ProxyWidth:
+class ProxyWidth(NumbersTable):
     """How rates drift with width: log η(n) = log η(∞) + drift/n, and the width from which a proxy is near its target.
 
     `largest_step` is 2/λ_max of infinite width for ½Σ(z−y)², `step_drift` how it drifts, and `step_spread` √n times the

@@ -108,7 +108,7 @@ def check_rate(rate: Any, steps: int | None) -> Any:
     check_integer("steps", len(rate), 0, LONGEST_SCHEDULE, f"at most {LONGEST_SCHEDULE} rates")
     if steps is not None and steps > len(rate):
         got = f"{len(rate)} learning rates for {steps} steps"
-        raise InvalidInput("learning_rate", got, "one a step", "Give more of them, or fewer steps.")
+        raise InvalidInput("learning_rate", got, "one per step", "Give more of them, or fewer steps.")
     one, remedy = "finite positive numbers", "`schedule` makes rates that rise and fall."
     return Schedule(
         tuple(

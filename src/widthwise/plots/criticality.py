@@ -14,6 +14,7 @@ from scipy.ndimage import distance_transform_edt
 from widthwise.activations import resolve
 from widthwise.criticality.asymptotic_laws import asymptotics
 from widthwise.criticality.critical import SCALE_INVARIANT, critical
+from widthwise.criticality.depth_width import LARGE_EFFECTS
 from widthwise.criticality.kernel_fixed_points import fixed_points
 from widthwise.criticality.learning_rates import LearningRates
 from widthwise.criticality.phase_diagram import PHASE_NAMES, block_of_diagram, critical_line
@@ -70,8 +71,15 @@ def plot_depth(flow: xr.Dataset) -> Figure:
         figure, axes = panels(len(names), 4, 3.2, 2.7)
         for axis, name in zip(axes, names, strict=True):
             _panel(axis, name, flow, law, deep)
+            largest, limit = float(np.nanmax(np.abs(flow[name].values))), LARGE_EFFECTS * net.n
+            if name.endswith("_ratio") and largest > limit:
+                _, top = axis.get_ylim()
+                axis.axhspan(limit, max(top, 1.05 * largest), color="0.5", alpha=0.15, lw=0)
         figure.supxlabel("layer")
-        figure.suptitle(f"solid: exact recursion\ndashed: {law.title}", x=0.01, ha="left")
+        words = f"solid: exact recursion\ndashed: {law.title}"
+        if any(axis.patches for axis in axes):
+            words += f"\ngrey: 1/n is not small (over {LARGE_EFFECTS:.0%} at width {net.n})"
+        figure.suptitle(words, x=0.01, ha="left")
     return figure
 
 

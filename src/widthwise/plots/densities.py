@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from widthwise.criticality.depth_width import REGIMES
+from widthwise.criticality.depth_width import LARGE_EFFECTS
 from widthwise.errors import DivergentMoment, InvalidInput, NotDifferentiable
 from widthwise.experiments.outputs import sample_outputs
 from widthwise.flow.action.couplings import couplings
@@ -22,8 +22,6 @@ from widthwise.network import MLP, check_integer, check_one_input, check_seed, p
 from widthwise.network.validation import check_flag
 from widthwise.plots.style import COLOURS, layer_ticks, look, lower_legend, panels, style
 
-#: From here on finite-width effects are called large.
-_LARGE_EFFECTS = sorted(REGIMES)[1]
 _GAUSSIAN = "Gaussian, infinite width"
 #: Bins of the histogram, and how many standard deviations figures reach.
 _BIN_COUNT, _FIGURE_REACH = 41, 5.0
@@ -125,8 +123,8 @@ def plot_running(net: MLP, x: Any) -> Figure:
         left.legend()
         right.plot(layers, ratio, color=COLOURS[0], marker="o" if net.depth <= 30 else "")
         right.set(ylabel="$V/(nK^2)$", title="relative variance of the kernel")
-        if ratio.max() > _LARGE_EFFECTS:  # the threshold of `depth_width`
-            right.axhspan(_LARGE_EFFECTS, 1.05 * ratio.max(), color="0.5", alpha=0.15, lw=0)
+        if ratio.max() > LARGE_EFFECTS:  # the threshold of `depth_width`
+            right.axhspan(LARGE_EFFECTS, 1.05 * ratio.max(), color="0.5", alpha=0.15, lw=0)
             right.text(1.0, 1.02 * ratio.max(), "1/n is not small here", va="top", fontsize=10)
         layer_ticks(right, layers)
     return figure

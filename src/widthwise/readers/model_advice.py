@@ -32,6 +32,7 @@ from widthwise.readers.empirical.model_kernels import TangentOperator, readable_
 from widthwise.readers.empirical.redraws import FreshDraws
 from widthwise.readers.empirical.tangent_kernels import TangentRows
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
+from widthwise.text import NumbersTable
 
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
 _ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 4
@@ -40,7 +41,7 @@ _TOLERANCE, _TOLERANCE_OF_DRAWS, _MOST_STEPS_OF_LANCZOS = 1e-3, 1e-2, 40
 
 
 @dataclass(frozen=True)
-class StableStep:
+class StableStep(NumbersTable):
     """The largest stable step of gradient descent on ½Σ(z−y)² over `inputs` inputs, all tensors at one rate.
 
     `of_model` is 2/λ_max of the model's own kernel, by Lanczos; `of_theory` that of infinite width, NaN without theory.
@@ -115,7 +116,8 @@ class ModelAdvice:
         parts.append([f"Not known: {said}" for said in self.unknown])
         body = "\n\n".join("\n".join(fill(line, 80) for line in lines) for lines in parts if lines)
         groups = "Parameter groups: advice.param_groups, or\n" + str(self.parametrisation)
-        network = [] if self.network is None else ["As a network:\n" + self.network.text]
+        lines = [] if self.network is None else ["Read as a network:", *self.network.text.split("\n")]
+        network = ["\n".join(fill(line, 80) for line in lines)] if lines else []
         return "\n\n".join([body, groups, *network])
 
     @property
@@ -153,10 +155,14 @@ class ModelAdvice:
 def _coupling_lines(found: ModelAdvice) -> list[str]:
     lines = [f"Coupling γ = {found.gamma:.3g} ({found.regime}), by the {found.parametrisation.rule} rule."]
     if math.isfinite(found.ntk_variation):
-        shift = f", and its mean is {100 * found.ntk_shift:+.2g}% off" if math.isfinite(found.ntk_shift) else ""
+        shift = (
+            f", and their mean by {100 * found.ntk_shift:+.2g}% from infinite width"
+            if math.isfinite(found.ntk_shift)
+            else ""
+        )
         lines.append(
-            f"At order 1/n the neural tangent kernel differs by {100 * found.ntk_variation:.2g}% from network to "
-            f"network{shift} (theory)."
+            f"By theory to order 1/n, the neural tangent kernels of individual networks differ by "
+            f"{100 * found.ntk_variation:.2g}%{shift}."
         )
     return lines
 
@@ -167,13 +173,13 @@ def _step_lines(found: ModelAdvice) -> list[str]:
         return []
     theory = f"; {step.of_theory:.4g} at infinite width" if math.isfinite(step.of_theory) else ""
     lines = [
-        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {100 * step.error:.1g}%) for ½Σ(z−y)² over "
-        f"{step.inputs} inputs{theory}; {step.of_mean:.4g} for nn.MSELoss()."
+        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {100 * step.error:.1g}%) for ½Σ(z−y)² "
+        f"summed over {step.inputs} inputs{theory}; {step.of_mean:.4g} for nn.MSELoss()."
     ]
     if math.isfinite(step.spread):
-        lines.append(f"It differs by {100 * step.spread:.2g}% between {step.draws} fresh draws of the weights.")
+        lines.append(f"It varies by {100 * step.spread:.2g}% between {step.draws} fresh draws of the weights.")
     if found.parametrisation.optimiser not in ("sgd", "momentum"):
-        lines.append(f"{found.parametrisation.optimiser} rescales gradients: for it the step is no bound.")
+        lines.append(f"{found.parametrisation.optimiser} rescales gradients, so this bound does not apply to it.")
     return lines
 
 
@@ -181,14 +187,15 @@ def _proxy_lines(found: ModelAdvice) -> list[str]:
     if found.proxy is not None:
         drift = found.proxy.step_drift
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,} (largest step within a factor "
-            f"{found.factor:g}; {found.proxy.direction}, log step {drift:+.3g}/n, and "
-            f"differs by {found.proxy.step_spread:.3g}/√n)."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,}, from which on the largest stable step is "
+            f"within a factor {found.factor:g} of its limit: {found.proxy.direction}. The logarithm of the step "
+            f"shifts by {drift:+.3g}/n and varies by {found.proxy.step_spread:.3g}/√n from network to network."
         ]
     if found.proxy_width is not None:
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,}, from fresh draws: there the largest step of "
-            f"one network is within a factor {found.factor:g} of another's. The direction of the drift is not known."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,}, judged by fresh draws: from there on the "
+            f"largest steps of single networks agree within a factor {found.factor:g}. The direction of the drift is "
+            "not known."
         ]
     return []
 

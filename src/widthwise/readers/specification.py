@@ -245,7 +245,7 @@ def net_or_warning(reading: Reading) -> Network:
         more = f"; and {len(reading.findings) - 6} more" if len(reading.findings) > 6 else ""
         warnings.warn(
             f"the weights are not consistent with independent zero-mean entries of one variance per layer (trained, "
-            f"orthogonal or tied weights?): {shown}{more}. C_W and C_b are their mean squares all the same",
+            f"orthogonal or tied weights?): {shown}{more}. C_W and C_b are taken from their mean squares nevertheless",
             WeightsWarning,
             stacklevel=3,
         )

@@ -17,7 +17,7 @@ from widthwise.errors import InvalidInput, WidthwiseError
 from widthwise.files import write_text
 from widthwise.report.findings import Findings, find
 from widthwise.report.html import LOOK_SWITCH, REPORT_STYLE, details, equations, figure, html_table, marked_up
-from widthwise.report.words import CAPTIONS, EQUATIONS, TEXT
+from widthwise.report.words import CAPTIONS, EQUATIONS, REGIME_MEANS, TEXT, VERDICT_MEANS
 from widthwise.results.labels import MEANING
 from widthwise.study import Study
 from widthwise.version import __version__
@@ -58,7 +58,23 @@ def head(found: Findings) -> str:
     boxes = "".join(f"<div class='card'><b>{escape(name)}</b>{escape(text)}</div>" for name, text in cards)
     line = f"{net.depth} weight layers, widths {', '.join(map(str, net.widths))}, activation {net.activation_text}"
     title = "<h1>A network, before anyone trains it</h1>"
-    return f"<header>{title}<p>{escape(line)}.</p><div class='cards'>{boxes}</div></header>"
+    summary = escape(" ".join(plain_summary(found)))
+    return f"<header>{title}<p>{escape(line)}.</p><p>{summary}</p><div class='cards'>{boxes}</div></header>"
+
+
+def plain_summary(found: Findings) -> list[str]:
+    """What to know about the network, in sentences without symbols."""
+    advice = found.advice
+    if advice is None:
+        return []
+    said, size = [VERDICT_MEANS[advice.verdict]], advice.depth_width
+    if size is not None:
+        said.append(REGIME_MEANS[size.regime].format(f"{size.kernel_fluctuation:.0%}"))
+    checked = [one for one in (found.comparison, found.training) if one is not None]
+    if checked:
+        agree = all(one.agrees for one in checked)
+        said.append(f"Real networks {'confirm' if agree else 'do not confirm all of'} the predictions on this page.")
+    return said
 
 
 def specification(found: Findings) -> str:

@@ -1,5 +1,7 @@
 """Sentences, captions and equations of the page, in one place."""
 
+from widthwise.criticality.depth_width import REGIMES
+
 #: Equations of a section in TeX, several in a line, each with what is read out.
 EQUATIONS = {
     "criticality": {
@@ -31,25 +33,47 @@ EQUATIONS = {
     },
 }
 
+#: What a verdict of `advise` means, without symbols.
+VERDICT_MEANS = {
+    "critical": "Signals and gradients pass through this network undamaged: its initialisation needs no change.",
+    "not critical, but harmless at this depth": "Signals and gradients get through this network because it is not very "
+    "deep; a deeper one would need another initialisation.",
+    "signals or gradients vanish": "Signals or gradients die out on the way through this network, so it will train "
+    "slowly or not at all. The section on criticality has an initialisation and learning rates to use instead.",
+    "cannot be trained by gradients": "Gradient descent cannot train this network, because its activation has jumps.",
+    "signals or gradients explode": "Signals or gradients grow out of bounds on the way through this network, so "
+    "training will be unstable. The section on criticality has an initialisation and learning rates to use instead.",
+}
+#: What a regime of `depth_width` means, without symbols; by how much the output kernels of single networks differ.
+REGIME_MEANS = dict(zip(REGIMES.values(), (
+    "Networks that differ only in their random start behave almost alike: their output kernels vary by {}.",
+    "Networks that differ only in their random start behave noticeably differently: their output kernels vary by {}.",
+    "Networks that differ only in their random start behave very differently: their output kernels vary by {}. "
+    "Averages over several networks, or a wider network, are more reliable than a single one.",
+    "Networks that differ only in their random start have little in common: their output kernels vary by {}. Make the "
+    "network wider or shallower.",
+), strict=True))  # fmt: skip
+
 TEXT = {
-    "network": "Biases have variance C<sub>b</sub> and weights C<sub>W</sub>/fan-in; training moves them at "
-    "the rates λ<sub>b</sub> and λ<sub>W</sub>/fan-in. All numbers are pure: the theory has no units.",
-    "criticality": "With depth the kernel K of a single input is mapped by the layers, and nearby inputs "
+    "network": "Biases have variance C<sub>b</sub> and weights C<sub>W</sub>/fan-in; their learning rates are "
+    "λ<sub>b</sub> and λ<sub>W</sub>/fan-in. All numbers are dimensionless.",
+    "criticality": "Every layer maps the kernel K of an input to a new one, and nearby inputs "
     "separate by a factor χ per layer:",
-    "susceptibilities": "⟨·⟩ is the mean over a Gaussian z of variance K. χ<sub>⊥</sub> is the factor a layer puts on "
-    "squared gradients, χ<sub>∥</sub> the one on changes of size; an initialisation with both equal to one at the "
+    "susceptibilities": "⟨·⟩ is the mean over a Gaussian z of variance K. Every layer multiplies squared gradients by "
+    "χ<sub>⊥</sub> and small changes of K by χ<sub>∥</sub>; an initialisation with both equal to one at the "
     "fixed point is critical.",
     "kernels": "K<sub>ab</sub> is the covariance of a neuron's value on inputs a and b over random networks, "
-    "Θ<sub>ab</sub> the neural tangent kernel: how much a step on b moves the output on a. Both at infinite width.",
+    "Θ<sub>ab</sub> the neural tangent kernel: how much a gradient step on b changes the output on a. Both are at "
+    "infinite width.",
     "finite width": "At width n the outputs of random networks are not Gaussian and the neural tangent kernel Ĥ "
     "fluctuates, by amounts of order 1/n:",
-    "training": "if it is trained to convergence; A are the training inputs, x a test input. To order 1/n mean and "
-    "covariance get corrections from every tensor above.",
-    "measurement": "A pull is (measured − predicted)/standard error. χ² sums their squares over the entries that are "
-    "not equal by symmetry; they are correlated and count as fewer independent ones in the column so named. "
-    "“agrees after the next order in 1/n” means: off at the largest width that was measured, by a difference that "
-    "falls with the width and vanishes at infinite width. “at” are the inputs of the entry with the worst pull, whose "
-    "values follow; the probability is that of a larger χ².",
+    "training": "if it is trained to convergence; A are the training inputs, x is a test input. To order 1/n every "
+    "tensor above corrects the mean and the covariance.",
+    "measurement": "A pull is (measured − predicted)/standard error. χ² is the sum of their squares over the entries "
+    "that are not equal by symmetry. These are correlated; the column “independent” says how many independent entries "
+    "they are worth. “Agrees after the next order in 1/n” means that theory and measurement differ at the largest "
+    "width, by a difference that falls with the width and vanishes at infinite width. “At” are the inputs of the entry "
+    "with the worst pull, whose values follow; the probability is that of a larger χ².",
 }
 
 #: Captions of figures by what is read out.
@@ -63,7 +87,7 @@ CAPTIONS = {
     "spectrum of the kernels": "Eigenvalues of Θ set the speed at which directions in the space of targets are "
     "learnt; the largest stable step of gradient descent is 2 over the largest.",
     "dimensionless ratios against depth": "Input 0: kernels, and every tensor over its natural scale, layer by layer. "
-    "What a network shows is the ratio over the width of the layer below.",
+    "In a network of width n the effect is the ratio divided by the width of the layer below.",
     "density of the output": "One output at input 0: points are sampled networks, lines the Gaussian of infinite "
     "width, the density to order 1/n and the exact one.",
     "running couplings": "First panel: the quadratic coupling of m neurons of a layer; it runs with m because the "
@@ -75,5 +99,5 @@ CAPTIONS = {
     "its mean. Second panel: that standard deviation; bars are standard errors.",
     "learning curves": "Gradient descent: outputs at the test inputs, predicted to order 1/n, and those of real "
     "networks.",
-    "measured minus predicted": "Every distinct entry at the output, bars of one standard error.",
+    "measured minus predicted": "Every distinct entry at the output, with bars of one standard error.",
 }

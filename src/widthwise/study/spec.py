@@ -136,7 +136,8 @@ def make_algorithm(algorithm: str = "gradient_flow", **settings: Any) -> Any:
         known += _SCHEDULE_KEYS
     for name in settings:
         if name not in known:
-            raise InvalidInput(name, f"a setting of {algorithm}", "one of " + (", ".join(known) or "none"))
+            expected = f"a setting of {algorithm}: {', '.join(known)}" if known else f"no setting of {algorithm}"
+            raise InvalidInput(name, f"{settings[name]!r} with {algorithm}", expected)
     if "learning_rate" in known and "learning_rate" not in settings:
         raise InvalidInput("learning_rate", "none", f"a positive number for {algorithm}")
     if algorithm == "sgd" and "batch_size" not in settings:

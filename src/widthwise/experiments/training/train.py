@@ -170,15 +170,16 @@ def _training_report(ensemble: Ensemble, sums: Sums, networks: int) -> dict[str,
     if found["nonfinite"]:
         warnings.warn(
             f"train: {found['nonfinite']} of {networks} networks {broken} of seed {ensemble.seed} end with numbers "
-            f"that are not finite and are left out, which biases what is left. {cause}One of them again: {again}",
+            f"that are not finite. They are left out, which biases the results. {cause}To repeat one of them: {again}",
             NonFiniteWarning,
             stacklevel=3,
         )
     if found["unconverged"]:
         warnings.warn(
-            f"train: {found['unconverged']} of {networks} networks {late} of seed {ensemble.seed} did not come within "
-            f"{ensemble.tolerance:g} of their targets in {ensemble.max_steps} steps; they are in the moments as they "
-            f"are. {cause or 'Raise max_steps, or take another learning rate. '}One of them again: {again}",
+            f"train: {found['unconverged']} of {networks} networks {late} of seed {ensemble.seed} did not reach "
+            f"their targets to within {ensemble.tolerance:g} in {ensemble.max_steps} steps; they are included in the "
+            f"moments as they are. {cause or 'Raise max_steps, or take another learning rate. '}To repeat one of them: "
+            f"{again}",
             AccuracyWarning,
             stacklevel=3,
         )

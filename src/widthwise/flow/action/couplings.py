@@ -212,7 +212,7 @@ def couplings(
     Parameters
     ----------
     net : the network.
-    X : array (inputs, features), rows that the kernel of the layer tells apart.
+    X : array (inputs, features), rows that the kernel of the layer can distinguish.
     layer : 1 … depth; the output by default.
     neurons : how many neurons of the layer are kept, the others integrated out; all of them by default.
     tolerance : relative accuracy of the four-point expectations.

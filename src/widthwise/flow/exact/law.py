@@ -28,11 +28,11 @@ _DIVERGES = math.log(1e-9)
 
 
 def exact_law(net: Network, x: ArrayLike) -> ExactLaw:
-    """The law of the random kernel Ĝ at every layer and of the outputs, for one input x (features,) or (1, features).
+    """The distribution of the random kernel Ĝ at every layer and of the outputs, for one input x (features,).
 
     Given layer l, the next one is Gaussian with variance Ĝ = C_b + (C_W/n_l) Σ_j σ(z_j)² in every neuron (theory §1):
-    Ĝ is a Markov chain in one number. Its law is carried on a lattice in log Ĝ, without sampling, for widths from 1
-    upwards; `error` estimates what that costs.
+    Ĝ is a Markov chain in one number. Its distribution is computed on a lattice in log Ĝ, without sampling, for any
+    width from 1 upwards; `error` estimates the numerical error.
 
     >>> law = exact_law(MLP([2, 4, 4, 1], "relu", C_W=2.0), [1.0, 1.0])
     >>> round(law.excess_kurtosis, 9), round(law.dead, 6)
