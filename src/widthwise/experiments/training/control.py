@@ -125,7 +125,7 @@ def linearised(net: Network, algorithm: Any, layers: Parameters, at: Tangent, H,
         T = jnp.einsum("iajb,jb->ia", moved[:, :, :, :train], fit)
         return T[:, train:] - jnp.einsum("ixja,ja->ix", k, T[:, :train])
 
-    along_z, along_y = along(z_fit), along(y_fit)
+    along_z, along_y = jax.vmap(along)(jnp.stack([z_fit, y_fit]))
     odd = at.z[:, train:] - jnp.einsum("ixja,ja->ix", k, data.z)
     odd += 0.5 * (bilinear(along_z, z_fit) + bilinear(along_y, y_fit))
     even = jnp.einsum("ixja,ja->ix", k, y) - 0.5 * (bilinear(along_z, y_fit) + bilinear(along_y, z_fit))
