@@ -17,7 +17,7 @@ In y, ĥ_jj is replaced by its mean given the preactivations, which removes the 
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -146,7 +146,7 @@ def _next_moments(step: _FluctuationStep, found, delta, mean, square):
     u = inverse @ step.h
     x0, slope, bend = _at_infinite_width(step, before, u)
     where = np.tile(local, (kinds, 1))
-    J = jnp.zeros((len(where), len(where))).at[np.arange(len(where))[:, None], where].add(slope)
+    J = jnp.sum(slope[:, :, None] * (where[:, :, None] == np.arange(len(where))), axis=1)
     excess = jnp.outer(delta, delta) - square
     x = found if step.hat is None else _quieter(step, now[:, 3], inverse, u)
     y = (x - x0).mean(axis=1)
@@ -162,10 +162,11 @@ def _at_infinite_width(step: _FluctuationStep, kernel, u):
     theta = None if step.hat is None else kernel[:, 3:]
     x0 = _neuron_terms(step.activation, step.C_W, step.lambda_W, h, theta)
     f = [step.activation.derivative(order)(h) for order in range(3 if theta is None else 4)]
-    slope, bend = _mean_derivatives(f[:3], u, first, second)
     if theta is None:
+        slope, bend = _mean_derivatives(f, u, first, second)
         return x0, step.C_W * slope, step.C_W * bend
-    slope_of, bend_of = _mean_derivatives(f[1:], u, first, second)
+    both = [jnp.stack(pair) for pair in pairwise(f)]
+    (slope, slope_of), (bend, bend_of) = jax.vmap(_mean_derivatives, (0, None, None, None))(both, u, first, second)
     product = (f[1][:, 0] * f[1][:, 1]).mean(axis=-1, keepdims=True)
     scaled = step.lambda_W * slope + step.C_W * theta * slope_of
     scaled_bend = step.lambda_W * bend + step.C_W * theta[:, :, None] * bend_of
