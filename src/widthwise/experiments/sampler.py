@@ -74,7 +74,7 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
 
 
 def _normal(key, count: int):
-    """`jax.random.normal`, in a loop over two halves: else XLA compiles the inverse of erf for every layer that reads."""
+    """`jax.random.normal`, in a loop over two halves: else XLA compiles the inverse of erf once for every layer."""
     uniform = jax.random.uniform(key, (count,), minval=np.nextafter(-1.0, 0.0), maxval=1.0)
     halves = jnp.pad(uniform, (0, count % 2)).reshape(2, -1)
     return np.sqrt(2.0) * jax.lax.map(jax.lax.erf_inv, halves).ravel()[:count]
