@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from widthwise import devices
 
@@ -28,20 +29,24 @@ def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*arrays):
-        return function(*arrays) if devices.on_accelerator() else alone(*arrays)
+        plain = devices.library(*arrays) is np
+        return function(*arrays) if plain or devices.on_accelerator() else alone(*arrays)
 
     return call
 
 
 @one_by_one
 def eigh(matrix):
-    """Eigenvalues, in rising order, and eigenvectors (columns) of a symmetric matrix.
+    """Eigenvalues, in rising order, and eigenvectors (columns) of a symmetric matrix, one of numpy by numpy.
 
     >>> values, vectors = eigh(jnp.array([[2.0, 0.0], [0.0, 1.0]]))
     >>> values.tolist(), abs(vectors).tolist()
     ([1.0, 2.0], [[0.0, 1.0], [1.0, 0.0]])
     """
-    return tuple(jnp.linalg.eigh(matrix))
+    xp = devices.library(matrix)
+    if xp is np and not np.isfinite(matrix).all():  # as jax has it
+        return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
+    return tuple(xp.linalg.eigh(matrix))
 
 
 @one_by_one

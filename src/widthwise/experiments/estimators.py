@@ -23,12 +23,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from widthwise.activations import Activation, require_derivatives, require_functions
 from widthwise.errors import UnknownName
 from widthwise.experiments.any_network import observe_any_network
 from widthwise.experiments.differentials import (
     Bent,
+    DifferentiatedChain,
+    Motion,
     bend,
     bend_twice,
     chain,
@@ -195,35 +198,68 @@ def _with_probes(net: MLP, layers: list[Weights], X, names: tuple[str, ...], sig
     s = forward(net, [*hidden, Weights(signs, jnp.zeros(2))], X)[0][-1]
     rows = jnp.concatenate([jnp.sqrt(C_W / n) * signs, s])
     c = chain(net, [*hidden, Weights(rows, jnp.zeros(len(rows)))], X, max(TENSORS[name].derivatives for name in names))
-    outputs = [delta[2:] for delta in c.signals]  # rows σ_d
-
-    def roles(i, k):
-        """The tensors that one order of the probes gives, and the Hessians of z_i along v_i and v_k."""
-        first, second = ([delta[jnp.array([row])] for delta in c.signals] for row in (i, k))
-        motion = move(c, second)
-        found = {"B": C_W * jnp.einsum("abn,cdn->acbd", motion.ds[-1][0], motion.ds[-1][0])}
-        bents: list[Bent] = []
-        if (set(DIFFERENTIALS) - {"P"}) & set(names):
-            bents = [bend(c, first, move(c, first)), bend(c, first, motion)]
-            found["Q"] = C_W * jnp.moveaxis(second_derivative(c, bents[0], outputs)[0, 0], 0, -1)
-            found["S"] = n * curvature_product(c, bents[1], bents[1])[0, 0, 0, 0]
-        if {"P", "R"} & set(names):
-            dds, ddh = move_twice(c, motion)
-            found["P"] = C_W * jnp.einsum("bcan,dn->abcd", dds[-1][0, :, 0], s)
-            if "R" in names:
-                twice = bend_twice(c, bents[1], ddh)
-                found["R"] = n * third_derivative(c, first, bents[1], twice, dds)[0, 0, 0, 0]
-        return {name: found[name] for name in names if name in found}, bents
-
-    both, bents = jax.vmap(roles)(jnp.array([0, 1]), jnp.array([1, 0]))
-    tensors = {name: value.mean(axis=0) for name, value in both.items()}
-    one, other = (jax.tree.map(lambda x, role=role: x[role], bents) for role in (0, 1))
-    if "T" in names:
-        tensors["T"] = n * jnp.transpose(curvature_product(c, one[0], other[0])[0, 0, 0, 0], (0, 2, 3, 1))
-    if "U" in names:
-        tensors["U"] = n * jnp.transpose(curvature_product(c, one[1], other[1])[0, 0, 0, 0], (0, 3, 1, 2))
+    probes, outputs = ([delta[rows] for delta in c.signals] for rows in (slice(2), slice(2, None)))  # ±√(C_W/n), σ_d
+    motion = move(c, probes)
+    tensors = {"B": 0.5 * C_W * jnp.einsum("jabn,jcdn->acbd", motion.ds[-1], motion.ds[-1])}
     if "F" in names:
         below = zip(c.features[:-1], outputs[:-1], strict=True)
         total = sum((jnp.einsum("cd,acn,bdn->acbd", g, delta, delta) for g, delta in below), jnp.zeros((len(X),) * 4))
         tensors["F"] = C_W**2 / n * total
+    if set(names) & set(DIFFERENTIALS):
+        tensors |= _with_differentials(n, C_W, c, motion, s, outputs, names)
+    return {name: value for name, value in tensors.items() if name in names}
+
+
+def _with_differentials(
+    n: int, C_W, c: DifferentiatedChain, motion: Motion, s, outputs, names: tuple[str, ...]
+) -> dict[str, jax.Array]:
+    """P, …, U from the motion along both probes. Loops over few of these have each long function compiled once."""
+    bent = bend(c, motion.along, motion)
+
+    def role(k):
+        """The tensors that are averaged over which of the probes is z_k; the other is z_i."""
+        i, found = 1 - k, {}
+        if "Q" in names:
+            found["Q"] = C_W * jnp.moveaxis(second_derivative(c, _along(bent, i, i), outputs)[0, 0], 0, -1)
+        if {"P", "R"} & set(names):
+            dds, ddh = move_twice(c, _only(motion, k))
+            found["P"] = C_W * jnp.einsum("bcan,dn->abcd", dds[-1][0, :, 0], s)
+            if "R" in names:
+                crossed = _along(bent, i, k)
+                twice = bend_twice(c, crossed, ddh)
+                found["R"] = n * third_derivative(c, crossed.of, crossed, twice, dds)[0, 0, 0, 0]
+        return found
+
+    def product_of(which):
+        """ddIIĤ_ijkm of probes i, k, j, m."""
+        i, k, j, m = which
+        return n * curvature_product(c, _along(bent, i, k), _along(bent, j, m))[0, 0, 0, 0]
+
+    tensors = {name: value.mean(axis=0) for name, value in jax.lax.map(role, jnp.arange(2)).items()}
+    asked = {name: which for name, which in _PRODUCTS_OF_CURVATURES.items() if name in names}
+    if asked:
+        found = jax.lax.map(product_of, jnp.asarray(sum(asked.values(), ())))
+        ends = np.cumsum([len(which) for which in asked.values()])[:-1]
+        for name, rows in zip(asked, jnp.split(found, ends), strict=True):
+            slots = {"T": (0, 2, 3, 1), "U": (0, 3, 1, 2)}.get(name, (0, 1, 2, 3))
+            tensors[name] = jnp.transpose(rows.mean(axis=0), slots)
     return tensors
+
+
+#: Probes i, k, j, m whose products of curvatures give a tensor, averaged over the rows.
+_PRODUCTS_OF_CURVATURES = {"S": ((0, 1, 0, 1), (1, 0, 1, 0)), "T": ((0, 0, 1, 1),), "U": ((0, 1, 1, 0),)}
+
+
+def _only(motion: Motion, k) -> Motion:
+    """A motion along one of its signals."""
+    return jax.tree.map(partial(jax.lax.dynamic_index_in_dim, index=k), motion)
+
+
+def _along(bent: Bent, i, k) -> Bent:
+    """The bending of one of the signals along one of the motion's."""
+
+    def both(x):
+        return jax.lax.dynamic_index_in_dim(jax.lax.dynamic_index_in_dim(x, i), k, axis=2)
+
+    of = [jax.lax.dynamic_index_in_dim(delta, i) for delta in bent.of]
+    return Bent(of, _only(bent.motion, k), [both(x) for x in bent.signals], [both(x) for x in bent.below])

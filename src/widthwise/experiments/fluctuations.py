@@ -16,6 +16,8 @@ In y, ĥ_jj is replaced by its mean given the preactivations, which removes the 
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -65,13 +67,15 @@ def fluctuations(
     incoming, preactivations = forward(net, layers, X)
     hats = _hidden_tangents(net, layers, incoming, preactivations) if tangent else [None] * net.depth
     size = len(pairs(len(X))[0]) * (1 + tangent)
-    delta, mean, square, controls = jnp.zeros(size), jnp.zeros(size), jnp.zeros((size, size)), []
-    for layer in range(1, net.depth):
-        step = _FluctuationStep.of(net, layer, preactivations[layer - 1], ref, hats[layer - 1])
-        if controlled:
-            mean, square = _next_moments(step, delta, mean, square)
-        delta = step.constant + step.x.mean(axis=1) - step.then
-        controls.append(delta - mean)
+    state, controls = (jnp.zeros(size), jnp.zeros(size), jnp.zeros((size, size))), []
+    steps = [_FluctuationStep.of(net, layer, preactivations[layer - 1], ref, hats[layer - 1])
+             for layer in range(1, net.depth)]  # fmt: skip
+    # layers of the same kind and width one after the other in a loop, which is compiled once
+    for (activation, _), alike in groupby(steps, lambda step: (step.activation, step.h.shape)):
+        stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *(step[1:] for step in alike))
+        state, found = jax.lax.scan(partial(_advance, activation, controlled), state, stacked)
+        controls.append(found.ravel())
+    delta, mean, square = state
     if not controlled:
         return Fluctuations(delta, jnp.outer(delta, delta), _kernel_luck(net, incoming, preactivations))
     return Fluctuations(mean, square, jnp.concatenate(controls) if controls else jnp.zeros(0))
@@ -106,7 +110,6 @@ class _FluctuationStep(NamedTuple):
     lambda_W: float
     h: Any  # (pairs, 2, neurons)
     hat: _HiddenTangent | None
-    x: Any  # (kinds × pairs, neurons)
     constant: Any
     now: Any
     then: Any
@@ -118,14 +121,24 @@ class _FluctuationStep(NamedTuple):
         h = jnp.stack([h[a], h[b]], axis=1)
         C_W, lambda_W = net.C_W[layer], net.lambda_W[layer]
         activation = net.activations[layer - 1]
-        x = _neuron_terms(activation, C_W, lambda_W, h, None if hat is None else hat.diagonal)
         constant = jnp.repeat(jnp.asarray([net.C_b[layer], net.lambda_b[layer]][:kinds]), len(a))
         now, then = (jnp.concatenate([ref.K[k], ref.Theta[k]][:kinds]) for k in (layer - 1, layer))
-        return cls(activation, C_W, lambda_W, h, hat, x, constant, now, then, ref.roots[layer - 1])
+        return cls(activation, C_W, lambda_W, h, hat, constant, now, then, ref.roots[layer - 1])
 
 
-def _next_moments(step: _FluctuationStep, delta, mean, square):
-    """m' and S' of the equations at the head from δ, m, S of this layer."""
+def _advance(activation: Activation, controlled: bool, state, layer):
+    """δ, m, S of the next layer from those of this one, and δ − m there; `layer` is a step but for the activation."""
+    delta, mean, square = state
+    step = _FluctuationStep(activation, *layer)
+    x = _neuron_terms(activation, step.C_W, step.lambda_W, step.h, None if step.hat is None else step.hat.diagonal)
+    if controlled:
+        mean, square = _next_moments(step, x, delta, mean, square)
+    delta = step.constant + x.mean(axis=1) - step.then
+    return (delta, mean, square), delta - mean
+
+
+def _next_moments(step: _FluctuationStep, found, delta, mean, square):
+    """m' and S' of the equations at the head from δ, m, S and the x of this layer."""
     kinds = 1 if step.hat is None else 2
     local = _local_positions(len(step.h), kinds)
     before, now = step.now[local], (step.now + delta)[local]
@@ -133,12 +146,12 @@ def _next_moments(step: _FluctuationStep, delta, mean, square):
     u = inverse @ step.h
     x0, slope, bend = _at_infinite_width(step, before, u)
     where = np.tile(local, (kinds, 1))
-    J = jnp.zeros((len(where), len(where))).at[np.arange(len(where))[:, None], where].add(slope)
+    J = jnp.sum(slope[:, :, None] * (where[:, :, None] == np.arange(len(where))), axis=1)
     excess = jnp.outer(delta, delta) - square
-    x = step.x if step.hat is None else _quieter(step, now[:, 3], inverse, u)
+    x = found if step.hat is None else _quieter(step, now[:, 3], inverse, u)
     y = (x - x0).mean(axis=1)
     curved = jnp.einsum("pvw,pvw->p", bend, excess[where[:, :, None], where[:, None, :]])
-    own = (_covariance(step.x) - _covariance(x - x0)) / step.h.shape[-1]
+    own = (_covariance(found) - _covariance(x - x0)) / step.h.shape[-1]
     return y - J @ (delta - mean) - 0.5 * curved, own + jnp.outer(y, y) - J @ excess @ J.T
 
 
@@ -149,10 +162,11 @@ def _at_infinite_width(step: _FluctuationStep, kernel, u):
     theta = None if step.hat is None else kernel[:, 3:]
     x0 = _neuron_terms(step.activation, step.C_W, step.lambda_W, h, theta)
     f = [step.activation.derivative(order)(h) for order in range(3 if theta is None else 4)]
-    slope, bend = _mean_derivatives(f[:3], u, first, second)
     if theta is None:
+        slope, bend = _mean_derivatives(f, u, first, second)
         return x0, step.C_W * slope, step.C_W * bend
-    slope_of, bend_of = _mean_derivatives(f[1:], u, first, second)
+    both = [jnp.stack(pair) for pair in pairwise(f)]
+    (slope, slope_of), (bend, bend_of) = jax.vmap(_mean_derivatives, (0, None, None, None))(both, u, first, second)
     product = (f[1][:, 0] * f[1][:, 1]).mean(axis=-1, keepdims=True)
     scaled = step.lambda_W * slope + step.C_W * theta * slope_of
     scaled_bend = step.lambda_W * bend + step.C_W * theta[:, :, None] * bend_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from widthwise.experiments.layer_passes import apply, contribution, draw, has_parameters, pass_on, with_variances
 from widthwise.network import Dense, Elementwise, Layer, Network, WeightLayer
@@ -57,7 +58,7 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     names, parameters = iter(initialisation or ()), []
     # one call for the numbers of all layers, since each takes a tenth of a second to compile; layers of other
     # initialisations do not use theirs
-    normal = jax.random.normal(key, (parameter_count(net),))
+    normal = _normal(key, parameter_count(net))
     for position, (step, signal) in enumerate(zip(net.steps, net.step_signals, strict=True)):
         if isinstance(step, WeightLayer):
             size = step.fan_in * step.outputs
@@ -70,6 +71,13 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
         elif has_parameters(step):
             parameters.append(draw(step, _layer_keys(key, position), signal.width, "gaussian"))
     return parameters
+
+
+def _normal(key, count: int):
+    """`jax.random.normal`, in a loop over two halves: else XLA compiles the inverse of erf once for every layer."""
+    uniform = jax.random.uniform(key, (count,), minval=np.nextafter(-1.0, 0.0), maxval=1.0)
+    halves = jnp.pad(uniform, (0, count % 2)).reshape(2, -1)
+    return np.sqrt(2.0) * jax.lax.map(jax.lax.erf_inv, halves).ravel()[:count]
 
 
 def _layer_keys(key, position: int):

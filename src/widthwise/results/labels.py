@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from widthwise.errors import InvalidInput
@@ -82,12 +83,17 @@ def label(
     attrs = {"widthwise_version": __version__} | of_network | attrs
     if not isinstance(coords, tuple):
         kind = attrs.get("kind", "")
-        data = {name: (dims, values, _meaning(name, kind)) for name, (dims, values) in variables.items()}
+        data = {name: _variable(dims, values, _meaning(name, kind)) for name, (dims, values) in variables.items()}
         return xr.Dataset(data, coords=coords or {}, attrs=attrs)
     shapes = tuple((name, dims, np.shape(values)) for name, (dims, values) in variables.items())
     made = _empty(coords, shapes).copy(data={name: values for name, (_, values) in variables.items()})
     made.attrs = attrs
     return made
+
+
+def _variable(dims: tuple[str, ...], values: Any, attrs: dict[str, str]) -> xr.Variable:
+    """An array as it is: to ask whether it is a chunked one, xarray would import dask where that is installed."""
+    return xr.Variable(dims, np.asarray(values), attrs, fastpath=True)
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +114,7 @@ def _meaning(name: str, kind: str = "") -> dict[str, str]:
 @lru_cache(maxsize=32)
 def layer_coordinate(layers: tuple[int, ...]) -> xr.Coordinates:
     """The coordinate `layer`, whose index is made once."""
-    return xr.Coordinates({"layer": np.asarray(layers)})
+    return xr.Coordinates.from_xindex(xr.indexes.PandasIndex(pd.Index(layers, dtype=int), "layer"))
 
 
 def check_dataset(argument: str, dataset: Any, expected: str = "a Dataset made by widthwise") -> xr.Dataset:

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.decompositions import eigh
+from widthwise.devices import library
 from widthwise.errors import InvalidInput
 from widthwise.experiments.fluctuations import fluctuations
 from widthwise.experiments.reference import LARGEST_INPUT, Reference, pair_number, reference
@@ -90,15 +91,16 @@ def response(H, algorithm: Any):
     >>> response(jnp.array([[2.0]]), GradientFlow()).tolist()
     [[0.5]]
     """
+    xp = library(H)
     values, vectors = eigh(H)
-    values = jnp.maximum(values, FLOOR * values[-1])
+    values = xp.maximum(values, FLOOR * values[-1])
     reached = 1.0
     if isinstance(algorithm, GradientFlow) and algorithm.time is not None:
-        reached = -jnp.expm1(-values * algorithm.time)
+        reached = -xp.expm1(-values * algorithm.time)
     elif isinstance(algorithm, GradientDescent) and algorithm.steps is not None:
         rate: Any = algorithm.learning_rate
         if isinstance(rate, Schedule):
-            reached = 1.0 - jnp.prod(1.0 - jnp.asarray(rate.rates)[:, None] * values, axis=0)
+            reached = 1.0 - xp.prod(1.0 - xp.asarray(rate.rates)[:, None] * values, axis=0)
         else:
             reached = 1.0 - (1.0 - rate * values) ** algorithm.steps
     return (vectors * (reached / values)) @ vectors.T
@@ -123,7 +125,7 @@ def linearised(net: Network, algorithm: Any, layers: Parameters, at: Tangent, H,
         T = jnp.einsum("iajb,jb->ia", moved[:, :, :, :train], fit)
         return T[:, train:] - jnp.einsum("ixja,ja->ix", k, T[:, :train])
 
-    along_z, along_y = along(z_fit), along(y_fit)
+    along_z, along_y = jax.vmap(along)(jnp.stack([z_fit, y_fit]))
     odd = at.z[:, train:] - jnp.einsum("ixja,ja->ix", k, data.z)
     odd += 0.5 * (bilinear(along_z, z_fit) + bilinear(along_y, y_fit))
     even = jnp.einsum("ixja,ja->ix", k, y) - 0.5 * (bilinear(along_z, y_fit) + bilinear(along_y, z_fit))
@@ -142,7 +144,7 @@ def guide(net: Network, X: np.ndarray, train: int, algorithm: Any) -> Guide:
             raise InvalidInput(name, f"numbers up to {np.abs(part).max():.3g}", f"at most {LARGEST_INPUT:g}")
     layers, number = reference(net, X), pair_number(len(X))
     K, Theta = layers.K[-1][number], layers.Theta[-1][number]
-    G = np.asarray(response(Theta[:train, :train], algorithm))
+    G = response(Theta[:train, :train], algorithm)
     return Guide(G, Theta[train:, :train] @ G, K, Theta, layers)
 
 

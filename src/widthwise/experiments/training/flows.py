@@ -86,10 +86,11 @@ SQUARED_ERROR = Pull()
 
 
 class _Linear(NamedTuple):
-    """The linear part at the start of a step: tangent, ε = ∂ℓ/∂z, √D (None where it is 1), and √D Ĥ √D = U diag Uᵀ."""
+    """The linear part at the start of a step: tangent, ε = ∂ℓ/∂z, Ĥ, √D (None where it is 1), √D Ĥ √D = U diag Uᵀ."""
 
     at: Tangent
     error: jax.Array
+    H: jax.Array
     root: Any
     values: jax.Array
     vectors: jax.Array
@@ -98,69 +99,112 @@ class _Linear(NamedTuple):
         """√D times a vector (i, a)."""
         return error if self.root is None else jnp.einsum("aij,ja->ia", self.root, error)
 
-    def on_data(self, function, error):
-        """function(D) applied to a vector (i, a)."""
-        turned = self.vectors.T @ error.ravel()
-        return (self.vectors @ (function * turned)).reshape(error.shape)
+    def curved(self, error):
+        """D times a vector (i, a)."""
+        return self.weighted(self.weighted(error))
+
+    def modes(self, error):
+        """Uᵀ√D times vectors (…, i, a)."""
+        weighted = error if self.root is None else jnp.einsum("aij,...ja->...ia", self.root, error)
+        return weighted.reshape(*error.shape[:-2], -1) @ self.vectors
+
+    def of_modes(self, amplitudes):
+        """√D U times a vector over modes: (i, a)."""
+        return self.weighted((self.vectors @ amplitudes).reshape(self.error.shape))
+
+    def pushed(self, data, factors, seen):
+        """J times λJᵀ data + Σ_j factors_j p_j, where `seen` are the J p_j."""
+        return jnp.einsum("iajb,jb->ia", self.H, data) + jnp.tensordot(factors, seen, 1)
 
 
 def _linear_part(net: Network, layers: Parameters, X, y, loss: Loss = SQUARED) -> _Linear:
     at = tangent(net, layers, X)
     H, root = kernel(at), None if loss.is_squared else loss.root_curvature(at.z, y)
-    if root is not None:
-        H = jnp.einsum("aij,jakb,blk->ialb", root, H, root)
-    values, vectors = eigh(H.reshape(y.size, y.size))
-    return _Linear(at, loss.slope(at.z, y), root, jnp.maximum(values, 0.0), vectors)
+    curved = H if root is None else jnp.einsum("aij,jakb,blk->ialb", root, H, root)
+    values, vectors = eigh(curved.reshape(y.size, y.size))
+    return _Linear(at, loss.slope(at.z, y), H, root, jnp.maximum(values, 0.0), vectors)
 
 
-class _Exponential(NamedTuple):
-    """φ_1, …, φ_4 of hA for one h, as functions of the eigenvalues of Ĥ."""
+#: Of every stage, and of the error: whether φ's are of h/2 or h, the part φ_1 f that it has, and per earlier g the
+#: weights of φ_2 and φ_3.
+_OF_HALF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
+_FREE = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
+_WEIGHTS = np.zeros((5, 4, 2))
+_WEIGHTS[1, 0], _WEIGHTS[2, 1], _WEIGHTS[3, 0], _WEIGHTS[3, 1] = (1.0, 0.0), (2.0, 0.0), (2.0, -4.0), (2.0, -4.0)
+_WEIGHTS[3, 2], _WEIGHTS[4, 2], _WEIGHTS[4, 3] = (-1.0, 4.0), (1.0, -4.0), (-1.0, 4.0)
 
-    part: _Linear
-    h: Any
-    functions: list[jax.Array]
 
-    def free(self, net: Network, decay: Parameters | None) -> Parameters:
-        """h φ_1(hA) f."""
-        if self.part.root is None and decay is None:
-            return pull(net, self.part.at, self.part.on_data(-self.h * self.functions[0], self.part.error))
-        force = pull(net, self.part.at, -self.part.error)
-        force = force if decay is None else added(force, decay)
-        return jax.tree.map(lambda f: self.h * f, self.weighted(net, {1: 1.0}, force))
+class _Stages(NamedTuple):
+    """Every displacement d and every g is λJᵀ data + Σ_j factors_j p_j: only the p_j are as long as the parameters.
 
-    def weighted(self, net: Network, weights: dict[int, float], vector: Parameters) -> Parameters:
-        """Σ_k w_k φ_k(hA) vector."""
-        on_data = -self.h * sum((w * self.functions[k] for k, w in weights.items()), jnp.zeros_like(self.part.values))
-        kept = sum(w / factorial(k) for k, w in weights.items())
-        seen = self.part.weighted(self.part.on_data(on_data, self.part.weighted(push(self.part.at, vector))))
-        return jax.tree.map(lambda v, p: kept * v + p, vector, pull(net, self.part.at, seen))
+    p_0, …, p_3 are λ∇ at the stages, p_4 the force of weight decay where there is one. `data` (stages, i, a),
+    `factors` (stages, p's) and `modes` = Uᵀ√D J g (stages, i·a) are those of g at the stages so far, `kept` the p's and
+    `seen` the J p. `move` and `error` are d and ε at the last stage.
+    """
+
+    data: jax.Array
+    factors: jax.Array
+    modes: jax.Array
+    kept: Parameters
+    seen: jax.Array
+    move: Parameters
+    error: jax.Array
 
 
 def flow_step(
     net: Network, layers: Parameters, part: _Linear, X, y, h, by: Pull = SQUARED_ERROR
 ) -> tuple[Parameters, Any, Any]:
     """Displacement over a time h, the length of its error, and ε at its end."""
-    over_half, over_all = (_Exponential(part, time, phi(time * part.values)) for time in (h / 2, h))
+    decay, strength, vectors = (None, 0.0, 4) if by.centre is None else (by.of_decay(layers), by.decay, 5)
+    times = h * jnp.asarray(1.0 - 0.5 * _OF_HALF)
+    functions = phi(times[:, None] * part.values)
+    # φ_k(hA) v is v/k! less h λJᵀ √D U φ_{k+1} Uᵀ√D Jv
+    through = -h * times[:, None, None] * jnp.einsum("sgk,ksm->sgm", _WEIGHTS, jnp.stack(functions[2:]))
+    unchanged = h * (_WEIGHTS @ np.array([1 / 2, 1 / 6]))
+    kept = jax.tree.map(lambda p: jnp.zeros((vectors, *p.shape), p.dtype), layers)
+    seen, pulling, free = jnp.zeros((vectors, *y.shape)), jnp.zeros(vectors), times * _FREE
+    if decay is not None:
+        kept, seen = jax.tree.map(lambda rows, p: rows.at[4].set(p), kept, decay), seen.at[4].set(push(part.at, decay))
+        pulling = pulling.at[4].set(1.0)
+    if part.root is None and decay is None:
+        free_data = jax.vmap(part.of_modes)(free[:, None] * functions[0] * part.modes(-part.error))
+    else:
+        force = -times[:, None] * functions[1] * part.modes(part.pushed(-part.error, pulling, seen))
+        free_data = jax.vmap(part.of_modes)(free[:, None] * force) - free[:, None, None] * part.error
 
-    @jax.jit
-    def remainder(move):
-        """g, and ε there."""
+    def coordinates(k, now: _Stages):
+        """data and factors of the displacement at a stage, or of the error."""
+        modes = jnp.sum(through[k] * now.modes, axis=0)
+        data = free_data[k] + jnp.tensordot(unchanged[k], now.data, 1) + part.of_modes(modes)
+        return data, free[k] * pulling + unchanged[k] @ now.factors
+
+    def displacement(data, factors, kept):
+        return added(pull(net, part.at, data), jax.tree.map(lambda rows: jnp.tensordot(factors, rows, 1), kept))
+
+    def stage(k, now: _Stages) -> _Stages:
+        data, factors = coordinates(k, now)
+        move = displacement(data, factors, now.kept)
         found, error = gradient(net, added(layers, move), X, y, by.loss)
-        linear = pull(net, part.at, part.error + part.weighted(part.weighted(push(part.at, move))))
-        rest = jax.tree.map(lambda a, b: a - b, linear, scaled(net, found))
-        return rest if by.centre is None else added(rest, move, -by.decay), error
+        slope = scaled(net, found)
+        seen = now.seen.at[k].set(push(part.at, slope))
+        g = part.error + part.curved(part.pushed(data, factors, seen)) - strength * data
+        g_factors = -strength * factors - (jnp.arange(vectors) == k)
+        return _Stages(
+            now.data.at[k].set(g),
+            now.factors.at[k].set(g_factors),
+            now.modes.at[k].set(part.modes(part.pushed(g, g_factors, seen))),
+            jax.tree.map(lambda rows, p: rows.at[k].set(p), now.kept, slope),
+            seen,
+            move,
+            error,
+        )
 
-    decay = by.of_decay(layers)
-    half, full = over_half.free(net, decay), over_all.free(net, decay)
-    g2, _ = remainder(half)
-    g3, _ = remainder(added(half, over_half.weighted(net, {2: 1.0}, g2), h))
-    g4, _ = remainder(added(full, over_all.weighted(net, {2: 2.0}, g3), h))
-    end = {2: -1.0, 3: 4.0}
-    move = added(full, over_all.weighted(net, {2: 2.0, 3: -4.0}, added(g2, g3)), h)
-    move = added(move, over_all.weighted(net, end, g4), h)
-    g5, error = remainder(move)
-    wrong = over_all.weighted(net, end, added(g5, g4, -1.0))
-    return move, h * length(net, wrong), error
+    nothing = jnp.zeros((4, *y.shape))
+    start = _Stages(nothing, jnp.zeros((4, vectors)), part.modes(nothing), kept, seen, layers, part.error)
+    # one after the other in a loop, so that one stage is compiled and not four
+    end = jax.lax.fori_loop(0, 4, stage, start)
+    wrong = displacement(*coordinates(4, end), end.kept)
+    return end.move, length(net, wrong), end.error
 
 
 def flow(
@@ -233,7 +277,7 @@ def newton_step(net: Network, layers: Parameters, X, y, tolerance, max_steps) ->
     >>> bool(abs(outputs(net, end.layers, X)[0, 0] - 0.7) < 1e-9)
     True
     """
-    at, start, _, values, vectors = _linear_part(net, layers, X, y)
+    at, start, _, _, values, vectors = _linear_part(net, layers, X, y)
     # directions that the network cannot move in are left alone
     there = values > 10.0 * y.size * jnp.finfo(y.dtype).eps * values[-1]
     inverse = (vectors * jnp.where(there, 1.0 / jnp.where(there, values, 1.0), 0.0)) @ vectors.T
