@@ -4,8 +4,9 @@
                                              [--docs FOLDER] [--claims]
 
 A set is three seeds, 0 to 2, 3 to 5 and so on, and its run a quick one. One line of JSON a size and seed is added to
-the file as soon as it is measured: an interrupted run goes on where it stopped, and verdicts are worked out from the
-file. Lines of another version of a lab's file (all but docstrings, comments and drawing) are measured again.
+the file as soon as it is measured: an interrupted run goes on where it stopped. What every complete set said goes to
+the record, results/labs.json: sets that stand there are not measured again, so that they add up over runs and machines
+as long as the lab is the same, its file but for docstrings, comments and drawing.
 
 Work that several machines or calls share: `--minutes` starts nothing new after so long, and of several files all are
 read and the first is written, so that shards are merged by naming them all with `--processes 0`.
@@ -26,14 +27,16 @@ import multiprocessing
 import os
 import re
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 SEEDS_PER_SET = 3
+#: What every set said, of one version of each lab.
+RECORD = Path(__file__).parent / "results" / "labs.json"
 #: Every process has one core: threads within one gain nothing.
 ONE_CORE = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 
@@ -68,6 +71,7 @@ def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
     """One line of the file."""
     from widthwise.labs import get_lab
     from widthwise.labs.runner import run_once
+    from widthwise.memory import forget_programs
 
     start = time.process_time()
     try:
@@ -77,6 +81,7 @@ def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
         found: dict[str, Any] = {"claims": claims}
     except Exception as error:  # counted as a lab that does not hold
         found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    forget_programs()
     return {"size": size, "seed": seed, "seconds": round(time.process_time() - start, 2)} | found
 
 
@@ -103,8 +108,9 @@ def fill(labs: dict[str, Any], sets: int, processes: int, minutes: float, files:
         (name, size, seed)
         for number in range(sets)
         for name, lab in labs.items()
+        if number not in lab["known"]
         for size in lab["sizes"]
-        for seed in range(SEEDS_PER_SET * number, SEEDS_PER_SET * (number + 1))
+        for seed in _seeds(number)
         if (size, seed) not in known[name, lab["version"]]
     ]
     if not missing:
@@ -132,60 +138,72 @@ def fill(labs: dict[str, Any], sets: int, processes: int, minutes: float, files:
             raise
 
 
-def verdicts(entries: dict[tuple[int, int], dict[str, Any]], sizes: tuple[int, ...], sets: int) -> Iterator[Any]:
-    """The verdict of every set of seeds that is complete; None for a set with an error."""
+def verdicts(entries: dict[tuple[int, int], dict[str, Any]], sizes: tuple[int, ...]) -> Iterator[tuple[int, Any]]:
+    """Number and verdict of every set of seeds that is complete; the text of an error in place of a verdict."""
     from widthwise.labs.claims import Claim
     from widthwise.labs.verdict import ClaimRow, Verdict
 
-    for number in range(sets):
-        seeds = range(SEEDS_PER_SET * number, SEEDS_PER_SET * (number + 1))
+    for number in sorted({seed // SEEDS_PER_SET for _, seed in entries}):
+        seeds = _seeds(number)
         if any((size, seed) not in entries for size in sizes for seed in seeds):
             continue
-        if any("error" in entries[size, seed] for size in sizes for seed in seeds):
-            yield None
+        found = [[entries[size, seed] for seed in seeds] for size in sizes]
+        errors = [entry["error"] for some in found for entry in some if "error" in entry]
+        if errors:
+            yield number, errors[0]
             continue
         rows = []
-        for size in sizes:
+        for size, some in zip(sizes, found, strict=True):
             by_claim: dict[str, list[Claim]] = defaultdict(list)
-            for seed in seeds:
-                for claim in entries[size, seed]["claims"]:
+            for entry in some:
+                for claim in entry["claims"]:
                     by_claim[claim["what"]].append(Claim(**claim | {"freedom": claim["freedom"] or math.inf}))
             rows += [ClaimRow(size, tuple(claims)) for claims in by_claim.values()]
-        yield Verdict(rows)
+        yield number, Verdict(rows)
 
 
-def summary(name: str, found: list[Any]) -> dict[str, Any]:
-    """How often a lab holds and rejects each wrong prediction."""
-    judged = [v for v in found if v is not None]
-    wrong = {key: sum(v.rejected[key] for v in judged) / len(judged) for key in (judged[0].rejected if judged else ())}
-    return {
-        "lab": name,
-        "sets": len(found),
-        "holds": sum(v.agrees for v in judged),
-        "verdict": sum(v.text == "holds" for v in judged),
-        "tests": judged[0].tests if judged else 0,
-        "wrong": wrong,
-        "refuting": sorted({row.claim for v in judged if not v.agrees for row in v.rows if row.probability < v.level}),
-    }
+def _seeds(number: int) -> range:
+    return range(SEEDS_PER_SET * number, SEEDS_PER_SET * (number + 1))
 
 
-def print_summary(one: dict[str, Any], seconds: float) -> None:
-    sets, least = one["sets"], min(one["wrong"].values(), default=math.nan)
-    shares = f"{sets:3d} sets  holds {one['holds'] / sets:6.1%}  and rejects all {one['verdict'] / sets:6.1%}"
-    wrong = f"{len(one['wrong']):2d} wrong predictions, each rejected {least:6.1%} or more"
-    print(f"{one['lab']:24s} {shares}  {wrong}  {seconds:5.1f} s a quick run")
-    for claim in one["refuting"]:
-        print(f"    refuted by: {claim}")
-    for (claim, wrong), share in one["wrong"].items():
+def add_to_record(own: dict[str, Any], found: dict[int, Any]) -> None:
+    """Enter the verdicts of sets: by what a set was refuted, and which wrong predictions it did not reject."""
+    for number, verdict in found.items():
+        own["sets"] = sorted({*own["sets"], number})
+        if isinstance(verdict, str):
+            own["refuted"][str(number)] = [verdict]
+            continue
+        own["tests"] = verdict.tests
+        own["wrong"] = [list(key) for key in verdict.rejected]
+        if not verdict.agrees:
+            own["refuted"][str(number)] = sorted({r.claim for r in verdict.rows if r.probability < verdict.level})
+        if not verdict.discriminates:
+            own["not rejected"][str(number)] = [list(key) for key, seen in verdict.rejected.items() if not seen]
+
+
+def rejected(own: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """Of every claim and wrong prediction, the share of sets on which it was rejected."""
+    missed = Counter(tuple(key) for some in own["not rejected"].values() for key in some)
+    return {tuple(key): 1.0 - missed[tuple(key)] / len(own["sets"]) for key in own["wrong"]}
+
+
+def print_summary(name: str, own: dict[str, Any]) -> None:
+    sets, shares = len(own["sets"]), rejected(own)
+    holds = f"{sets:3d} sets  holds {1 - len(own['refuted']) / sets:6.1%}"
+    wrong = f"{len(shares):2d} wrong predictions, each rejected {min(shares.values(), default=math.nan):6.1%} or more"
+    print(f"{name:24s} {holds}  {wrong}  {own['seconds']:5.1f} s a quick run")
+    for number, claims in own["refuted"].items():
+        print(f"    set {number} refuted by: {'; '.join(claims)}")
+    for (claim, what), share in shares.items():
         if share < 0.95:
-            print(f"    rejected {share:.0%}: {claim}: {wrong}")
+            print(f"    rejected {share:.0%}: {claim}: {what}")
 
 
-def print_claims(name: str, found: list[Any]) -> None:
+def print_claims(name: str, found: Iterable[Any]) -> None:
     """Mean and spread of the pulls of single seeds, and their smallest probability."""
     pulls: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for verdict in found:
-        for row in verdict.rows if verdict else ():
+        for row in () if isinstance(verdict, str) else verdict.rows:
             pulls[row.claim, row.size] += row.each
     for (claim, size), each in pulls.items():
         values = [c.pull for c in each]
@@ -210,20 +228,25 @@ divided among the runs of a process. `make bench` repeats it (`benchmarks/labs.p
 """
 
 
-def page(summaries: list[dict[str, Any]], seconds: dict[str, float]) -> str:
+def page(record: dict[str, dict[str, Any]]) -> str:
     """The page of the documentation."""
-    lines = []
-    for one in summaries:
-        least = min(one["wrong"].values(), default=math.nan)
+    lines, refuted, wrong = [], [], []
+    for name, own in record.items():
+        sets, shares = len(own["sets"]), rejected(own)
+        least = min(shares.values(), default=math.nan)
         lines.append(
-            f"| {one['lab']} | {one['sets']} | {one['tests']} | {one['holds'] / one['sets']:.1%} | {len(one['wrong'])} "
-            f"| {least:.0%} | {seconds[one['lab']]:.0f} |"
+            f"| {name} | {sets} | {own['tests']} | {1 - len(own['refuted']) / sets:.1%} | {len(shares)} "
+            f"| {least:.0%} | {own['seconds']:.0f} |"
         )
+        for number, claims in own["refuted"].items():
+            first, *_, last = _seeds(int(number))
+            refuted.append(f"| {name} | {first} to {last} | {_cell('; '.join(claims))} |")
+        wrong += [
+            f"| {name} | {_cell(claim)} | {_cell(what)} | {share:.0%} |" for (claim, what), share in shares.items()
+        ]
+    lines += ["", "## Sets that were refuted", "", "| lab | seeds | claims |", "|---|---|---|", *refuted]
     lines += ["", "## Every wrong prediction", "", "| lab | claim | wrong prediction | rejected |", "|---|---|---|---|"]
-    for one in summaries:
-        for (claim, wrong), share in one["wrong"].items():
-            lines.append(f"| {one['lab']} | {_cell(claim)} | {_cell(wrong)} | {share:.0%} |")
-    return PAGE + "\n".join(lines) + "\n"
+    return PAGE + "\n".join([*lines, *wrong]) + "\n"
 
 
 def write_table(file: Path, verdict: Any) -> None:
@@ -256,6 +279,7 @@ def main() -> None:
     parser.add_argument(
         "--file", type=Path, nargs="+", default=[Path("out") / "labs.jsonl"], help="the first is written"
     )
+    parser.add_argument("--record", type=Path, default=RECORD, help="the verdicts of all sets so far")
     parser.add_argument("--docs", type=Path, help="folder of the labs' pages, whose numbers are written")
     parser.add_argument("--claims", action="store_true", help="how the pulls of every claim are spread")
     arguments = parser.parse_args()
@@ -264,27 +288,43 @@ def main() -> None:
     from widthwise.labs import get_lab, names
     from widthwise.labs.catalogue import LABS
 
+    record = json.loads(arguments.record.read_text(encoding="utf-8")) if arguments.record.exists() else {}
     labs = {
         lab.name: {"sizes": lab.quick_sizes, "version": fingerprint(LABS[lab.name])}
         for lab in map(get_lab, arguments.labs or names())
     }
+    for name, lab in labs.items():
+        if record.get(name, {}).get("version") != lab["version"]:
+            record[name] = {"version": lab["version"], "seconds": 0.0, "tests": 0, "sets": [], "wrong": []}
+            record[name] |= {"refuted": {}, "not rejected": {}}
+        lab["known"] = record[name]["sets"]
     if arguments.processes:
         fill(labs, arguments.sets, arguments.processes, arguments.minutes, arguments.file)
-    entries, summaries, seconds = read(arguments.file), [], {}
+    entries = read(arguments.file)
     for name, lab in labs.items():
-        own = entries[name, lab["version"]]
-        found = list(verdicts(own, lab["sizes"], arguments.sets))
-        if not found:
+        measured, own = entries[name, lab["version"]], record[name]
+        found = dict(verdicts(measured, lab["sizes"]))
+        add_to_record(own, found)
+        if measured:
+            own["seconds"] = round(_seconds(measured) * SEEDS_PER_SET * len(lab["sizes"]), 1)
+        if not own["sets"]:
+            del record[name]
             continue
-        seconds[name] = sum(e["seconds"] for e in own.values()) / len(own) * SEEDS_PER_SET * len(lab["sizes"])
-        summaries.append(summary(name, found))
-        print_summary(summaries[-1], seconds[name])
+        print_summary(name, own)
         if arguments.claims:
-            print_claims(name, found)
-        if arguments.docs and found[0] is not None:
+            print_claims(name, found.values())
+        if arguments.docs and not isinstance(found.get(0, ""), str):
             write_table(arguments.docs / f"{name.replace('-', '_')}.md", found[0])
+    record = {name: record[name] for name in names() if name in record}
+    lines = [f"{json.dumps(name)}: {json.dumps(own, ensure_ascii=False)}" for name, own in record.items()]
+    arguments.record.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if arguments.docs:
-        (arguments.docs / "calibration.md").write_text(page(summaries, seconds), encoding="utf-8")
+        (arguments.docs / "calibration.md").write_text(page(record), encoding="utf-8")
+
+
+def _seconds(entries: dict[tuple[int, int], dict[str, Any]]) -> float:
+    """Of one run of the experiment, on average."""
+    return sum(entry["seconds"] for entry in entries.values()) / len(entries)
 
 
 if __name__ == "__main__":

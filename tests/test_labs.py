@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from widthwise import devices
 from widthwise.cli.main import main
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.labs import Claim, Lab, Outcome, get_lab, names, run_lab
@@ -141,6 +142,15 @@ def test_a_lab_of_ones_own_is_a_file(own, tmp_path, capsys):
     assert main(["lab", str(own), "--quick", "--quiet", "--save", str(tmp_path / "found")]) == 0
     assert capsys.readouterr().out.endswith("verdict: holds\n")
     assert (tmp_path / "found" / "fair-coins.svg").exists()
+
+
+def test_experiments_side_by_side_find_what_they_find_one_by_one(own, monkeypatch):
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(devices, "usable_cores", lambda cores=cores: cores)
+        found.append(run_lab(own, seeds=(1, 2, 3, 4)))
+    assert str(found[0]) == str(found[1])
+    assert [outcome.seed for outcome in found[1].outcomes[100]] == [1, 2, 3, 4]
 
 
 def test_a_lab_of_ones_own_is_an_object_too(own):

@@ -4,7 +4,9 @@
 ε_n = 1/(n+1) exactly in the maximum norm; a ball in d dimensions has ε_n like 2^{−n/d}, an ellipsoid with axes k^{−s}
 like n^{−s}. In a Hilbert space maps into R^{32n} and back whose Lipschitz constants multiply to 2 reach 3ε_n: δ_{32n} ≤
 3ε_n (theory §10), by a Johnson–Lindenstrauss embedding of a net, extended by Kirszbraun's theorem. With fewer numbers
-per bit the embedding stretches distances like the extremes of χ²; with two it fails.
+per bit the embedding stretches distances like the extremes of χ²; with two it fails. Conversely, 2^n points d apart
+within R cannot go to m numbers and back without constants whose product is (2^{n/m} − 1)d/2R. Values at n points
+describe Lipschitz functions to 1/(2n + 1) at best, and hide one, with its negative, from every learner.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ GRID, DECAYS = 0.01, (1.0, 2.0)
 PER_BIT, STEEPNESS = 32, 2.0
 #: Numbers per bit at which the embedding is tried, and the chance that one exceeds its bound.
 SWEPT, CHANCE = (2, 4, 8, 16, 32, 64), 1e-5
+#: Numbers, in all, that are too few; neurons of the network that learns from values.
+FEW_NUMBERS, NEURONS = (1, 2, 3), 256
 ROUNDING = 1e-9
 
 
@@ -126,6 +130,69 @@ def _sweep_claims(members: np.ndarray, bits: int, seed: int) -> tuple[list[Claim
     return claims, np.array([found, bounds])
 
 
+def steepness_needed(points: np.ndarray, numbers: int) -> float:
+    """What maps of some points to R^numbers and back have as product of their Lipschitz constants at least.
+
+    Images of N points d apart lie as far from each other as d over one constant, in a ball whose radius is theirs
+    times the other: balls around them do not overlap, so that N ≤ (1 + 2R product/d)^numbers.
+
+    >>> round(steepness_needed(np.arange(9.0)[:, None], 1), 9)              # on a line no less is possible
+    1.0
+    """
+    radius = np.linalg.norm(points - points.mean(axis=0), axis=1).max()
+    return float((len(points) ** (1.0 / numbers) - 1.0) * pdist(points).min() / (2.0 * radius))
+
+
+def _converse_claim(members: np.ndarray, bits: int) -> Claim:
+    """Few numbers, those along which a net of networks is widest."""
+    net = members[greedy_net(members, 2**bits)[0]]
+    along = np.linalg.svd(net - net.mean(axis=0), full_matrices=False)[2]
+    needed = np.array([steepness_needed(net, few) for few in FEW_NUMBERS])
+    found = np.array([np.prod(lipschitz_constants(net, net @ along[:few].T)) for few in FEW_NUMBERS])
+    claim = Claim.exactly(
+        "networks: product with few numbers over the least, smallest", 1.0, np.min(found / needed), 0.0, "at least"
+    )
+    return claim.fails_for({"as with 32n numbers": LabEstimate(STEEPNESS / needed[0], 0.0, np.inf)})
+
+
+def _between(values: np.ndarray, at: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """The middle between the largest and the least function with these values, (…, points), and slopes in [−1, 1]."""
+    away = np.abs(t[:, None] - at)
+    return 0.5 * ((values[:, None] + away).min(axis=-1) + (values[:, None] - away).max(axis=-1))
+
+
+def _sample_claims(bits: int, members: np.ndarray, seed: int) -> list[Claim]:
+    """n values, at points with the least widest gap: 0, and 2k/(2n + 1); the last gap is half as wide.
+
+    The distance from these points vanishes at all of them. A learner gives the same function for it and its negative,
+    and is off by 1/(2n + 1) on one of them. This one is a network whose last layer is trained.
+    """
+    at, t = np.arange(0, 2 * bits + 1, 2) / (2 * bits + 1), np.linspace(0.0, 1.0, 8 * (2 * bits + 1) + 1)
+    hidden = np.abs(t[:, None] - at).min(axis=1)
+    given = np.array([np.interp(at, np.arange(POINTS + 1) / POINTS, [0.0, *f]) for f in members])
+    real = np.array([np.interp(t, np.arange(POINTS + 1) / POINTS, [0.0, *f]) for f in members])
+    followed = max(np.abs(real - _between(given, at, t)).max(), hidden.max())
+    random = np.random.default_rng([seed, bits, 7])
+    W, b = 3.0 * random.normal(size=NEURONS), random.normal(size=NEURONS)
+    seen, everywhere = np.tanh(np.outer(at, W) + b), np.tanh(np.outer(t, W) + b)
+    start = random.normal(size=NEURONS) / np.sqrt(NEURONS)
+
+    def learned(values: np.ndarray) -> np.ndarray:
+        return everywhere @ (start + np.linalg.lstsq(seen, values - seen @ start, rcond=1e-10)[0])
+
+    scale, unseen = 2 * bits + 1, learned(np.zeros(len(at)))
+    lost = max(np.abs(unseen - sign * hidden).max() for sign in (1.0, -1.0))
+    smooth = np.abs(learned(np.sin(at)) - np.sin(t)).max()
+    return [
+        Claim.exactly("Lipschitz: error of n values × (2n + 1)", 1.0, scale * followed, ROUNDING).rejects(
+            {"that of n bits": scale / (bits + 1), "half": 0.5}
+        ),
+        Claim.exactly(
+            "what values hide: error of a network × (2n + 1)", 1.0, scale * lost, ROUNDING, "at least"
+        ).fails_for({"a sine": LabEstimate(scale * smooth, 0.0, np.inf)}),
+    ]
+
+
 def nearest_zigzag(values: np.ndarray, bits: int) -> np.ndarray:
     """Greatest distance of each function from the member of `lipschitz_net` that follows it, at the ends of intervals.
 
@@ -195,7 +262,9 @@ def experiment(bits: int, seed: int) -> Outcome:
         )
         claims += [steep.rejects({"an isometry": 1.0}), reach.rejects({"no more than ε_n": 1.0})]
     swept, sweep = _sweep_claims(drawn["networks"], bits, seed)
-    return Outcome((*claims, *swept), curves | {"widths": widths, "sweep": sweep})
+    claims += [*swept, _converse_claim(drawn["networks"], bits)]
+    claims += _sample_claims(bits, drawn["Lipschitz"] * np.sqrt(POINTS), seed)
+    return Outcome(tuple(claims), curves | {"widths": widths, "sweep": sweep})
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

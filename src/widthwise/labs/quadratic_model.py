@@ -35,7 +35,7 @@ Y = np.array([2.0, -2.0, 1.5])
 EPSILON, STEP = np.array([0.02, 0.04, 0.08, 0.16]), 0.01
 #: The end of training, and the time at which features are looked at, in units of 1/λ_min.
 END, EARLY = 25.0, 1.0
-NETWORKS, BLOCKS = 112, 28
+NETWORKS = 112
 #: Widths over the size at which real networks are trained, each twice the one before; relative accuracy of difference
 #: quotients.
 WIDTHS, TOLERANCE = (8, 16, 32), 2e-3
@@ -180,7 +180,7 @@ def _real_claims(width: int, found: list[np.ndarray]) -> list[Claim]:
     beside_free = [_slopes(beyond, first) for beyond, first, _ in found]
     beside_both = [_slopes(beyond - first, second) for beyond, first, second in found]
     slopes = [
-        Claim(f"real networks beside {what}", 1.0, *extrapolated(*each, blocks=BLOCKS)).rejects(wrong)
+        Claim(f"real networks beside {what}", 1.0, *extrapolated(*each, blocks=NETWORKS)).rejects(wrong)
         for what, each, wrong in (
             ("θ^F, over θ^I", beside_free, {"a linear model: none": 0.0, "twice": 2.0}),
             ("θ^F + θ^I, over the term of ddĤ", beside_both, {"θ^I is all: none": 0.0, "twice": 2.0}),
@@ -190,9 +190,13 @@ def _real_claims(width: int, found: list[np.ndarray]) -> list[Claim]:
 
 
 def _slopes(left_over: np.ndarray, term: np.ndarray) -> np.ndarray:
-    """Samples whose mean is the slope of what is left over on a term, and whose scatter is its own to first order."""
-    slope = np.mean(left_over * term) / np.mean(term**2)
-    return slope + (left_over - slope * term) * term / np.mean(term**2)
+    """Samples whose mean is the slope of what is left over on a term, and whose scatter is its own to first order.
+
+    Networks count by the sign of the term. Counted by the term itself samples have a kurtosis of 100, and the errors of
+    112 networks are a quarter too small.
+    """
+    slope = np.mean(left_over * np.sign(term)) / np.mean(np.abs(term))
+    return slope + (left_over - slope * term) * np.sign(term) / np.mean(np.abs(term))
 
 
 def draw(figure: Any, outcomes: Outcomes) -> None:

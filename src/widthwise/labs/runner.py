@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from widthwise.devices import on_all_cores
 from widthwise.errors import InvalidInput
 from widthwise.extras import needing
 from widthwise.files import replacing
@@ -167,17 +167,21 @@ def run_lab(
         raise InvalidInput("seeds", str(seeds), "at least one, and none twice: claims count them as independent")
     sizes = chosen.quick_sizes if quick else chosen.sizes
     start, outcomes = time.perf_counter(), {size: [] for size in sizes}
+    # neighbours differ in size, so that two that run side by side compile programs of their own
+    runs = [(size, seed) for seed in seeds for size in sizes]
     with DelayedProgress(chosen.name, progress) as bar:
-        for done, (size, seed) in enumerate(product(sizes, seeds), 1):
-            outcomes[size].append(run_once(chosen, size, seed))
-            bar(done, len(sizes) * len(seeds))
+        for done, ((size, _), outcome) in enumerate(
+            zip(runs, on_all_cores(lambda run: run_once(chosen, *run), runs), strict=True), 1
+        ):
+            outcomes[size].append(outcome)
+            bar(done, len(runs))
+    forget_programs()
     return LabResult(chosen, outcomes, time.perf_counter() - start, dict(settings or {}))
 
 
 def run_once(lab: Lab, size: int, seed: int) -> Outcome:
     """The experiment of one size and seed."""
     outcome = lab.experiment(size, seed)
-    forget_programs()
     if not isinstance(outcome, Outcome) or not outcome.claims:
         raise InvalidInput("experiment", f"{outcome!r:.60} from {lab.name!r}", "an Outcome with at least one claim")
     return replace(outcome, seed=seed)
