@@ -26,6 +26,7 @@ COMPLETED_ACTIVATIONS = (
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
 SCHEDULES = ("constant", "cosine", "linear")
+DECAYS = ("initialisation", "zero")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
 MOST_LAYERS = 100_000
@@ -156,7 +157,13 @@ class TrainingOptions:
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Inputs in a batch.")] = None
     momentum: Annotated[float | None, typer.Option("--momentum", help="μ of --algorithm momentum.")] = None
     nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Nesterov's momentum.")] = None
-    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Decay to the initialisation.")] = None
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Rate of weight decay.")] = None
+    decay_to: Annotated[
+        str | None,
+        typer.Option(
+            "--decay-to", help="Where it pulls: initialisation (usual) or zero.", autocompletion=one_of(DECAYS)
+        ),
+    ] = None
 
     def chosen(self) -> Any:
         """The algorithm, or None if no option names one."""
