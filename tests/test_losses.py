@@ -52,6 +52,13 @@ class TestEnds:
         assert np.allclose(path["from_zero"], end["mean"], atol=1e-5)
         assert np.allclose(path["mean"], end["mean"], atol=1e-5)
 
+    def test_a_loss_of_ones_own_with_another_stationary_point_has_no_closed_form(self):
+        """1 + sin stays above zero for amplitudes below one, and falls below it between 3 and 6 for larger ones."""
+        rising, wavy = (lambda z, y, a=a: 0.5 * (z - y) ** 2 - a * jnp.cos(2.0 * (z - y)) for a in (0.2, 2.0))
+        assert "as seen at 192 points" in ww.predict(tanh(8), X, Y, X_TEST, loss=rising).attrs["solution"]
+        with pytest.raises(InvalidInput, match="does not end at z = y"):
+            ww.predict(tanh(8), X, Y, X_TEST, loss=wavy)
+
     @pytest.mark.parametrize("loss", ["logistic", "exponential"])
     def test_losses_without_an_end_say_so(self, loss):
         with pytest.raises(InvalidInput, match="does not end at z = y"):
@@ -166,6 +173,18 @@ class TestBadInput:
                 [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]],
                 2,
                 r"which gives numbers of shape \(2, 2\) for 2 outputs; expected .* for each output, .* or their sum",
+            ),
+            (
+                lambda z, y: 1.0 * (jnp.sign(z) != y),
+                [1.0, -1.0, 1.0],
+                1,
+                "slope is zero everywhere within 100 of the targets; .* A count of errors has no slope: 'logistic'",
+            ),
+            (
+                "cross_entropy",
+                [0, 1, 2],
+                3,
+                r"got shape \(3,\); expected shape \(3, 3\): .* np.eye\(3\)\[labels\] makes them from labels",
             ),
             (
                 lambda z: z,

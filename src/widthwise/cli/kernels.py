@@ -152,7 +152,7 @@ def predict(
     data = what.data.for_training()
     found = compute(what.net, *data, what.algorithm, order=order, loss=loss, cumulants=cumulants)
     emit_with_figure(found, output, "predictions", found)
-    tell_network(what.net, output)
+    tell_network(what.net, output, *([] if loss == "squared" else [f"solution: {found.attrs['solution']}"]))
 
 
 def train(

@@ -28,6 +28,7 @@ DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 PREDICTED_ALGORITHMS = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum")
 ALGORITHM_NAMES = (*PREDICTED_ALGORITHMS, "adam")
 SCHEDULES = ("constant", "cosine", "linear")
+DECAYS = ("initialisation", "zero")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
 MOST_LAYERS = 100_000
@@ -167,7 +168,13 @@ class TrainingOptions:
     momentum: Annotated[float | None, typer.Option("--momentum", help="Momentum μ, for --algorithm momentum.")] = None
     nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Use Nesterov's momentum.")] = None
     weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", help="Weight decay towards the initialisation.")
+        float | None, typer.Option("--weight-decay", help="Rate of weight decay.")
+    ] = None
+    decay_to: Annotated[
+        str | None,
+        typer.Option(
+            "--decay-to", help="What weights decay to: initialisation (default) or zero.", autocompletion=one_of(DECAYS)
+        ),
     ] = None
 
     def chosen(self) -> Any:

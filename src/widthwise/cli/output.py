@@ -72,10 +72,10 @@ def network_lines(net: Any) -> list[str]:
     return [f"network: widths {widths}, {net.activation_text}, {numbers}"]
 
 
-def tell_network(net: Any, output: OutputOptions) -> None:
-    """The network behind a table on the screen; files hold it themselves."""
+def tell_network(net: Any, output: OutputOptions, *more: str) -> None:
+    """The network behind a table on the screen, and other lines; files hold them themselves."""
     if output.out is None and check_output(output) == "table":
-        for line in network_lines(net):
+        for line in (*network_lines(net), *more):
             remark(output, fill(line, TERMINAL))
 
 

@@ -17,12 +17,13 @@ from widthwise.flow.kernels.kernel_flow import kernel_flow
 from widthwise.flow.tensors.block_flow import with_order_one
 from widthwise.flow.tensors.tensor_flow import FiniteFlow, PairRates, check_existence, finite_flow
 from widthwise.inference.infinite_width import Algorithm
-from widthwise.inference.linear_training import LinearAlgorithm
+from widthwise.inference.linear_training import LinearAlgorithm, duration
 from widthwise.memory import require_memory
 from widthwise.network import (
     MLP,
     Adam,
     Dense,
+    GradientDescent,
     GradientFlow,
     Momentum,
     Network,
@@ -30,7 +31,7 @@ from widthwise.network import (
     check_real,
     check_targets,
 )
-from widthwise.network.stability import decay_of
+from widthwise.network.stability import decay_of, decays_to_zero
 from widthwise.network.validation import is_one_of
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS
@@ -233,12 +234,17 @@ def check_algorithm(algorithm: Any, finite: bool = True, *, momentum: bool = Fal
     if not isinstance(algorithm, LinearAlgorithm):
         names = "GradientFlow(), GradientDescent(learning_rate), Momentum, SGD or NewtonStep()"
         raise InvalidInput("algorithm", repr(algorithm), names)
-    if decay_of(algorithm) > 0.0 and getattr(algorithm, "decay_to", "") == "zero":
-        raise InvalidInput(
-            "algorithm", repr(algorithm), 'decay_to="initialisation"',
-            "Decay towards zero moves parameters, and the kernel with them, at order one: no linearised network "
-            "describes it. `train` measures it.",
-        )  # fmt: skip
+    if decays_to_zero(algorithm):
+        if finite or not isinstance(algorithm, GradientFlow | GradientDescent) or duration(algorithm) is None:
+            asked = " with order=1" if finite else ""
+            raise InvalidInput(
+                "algorithm", f"{algorithm!r}{asked}",
+                'GradientFlow for a time, or GradientDescent for a number of steps, with order=0; or '
+                'decay_to="initialisation"',
+                "Decay towards zero moves parameters, and the kernel with them, at order one: no network that is "
+                "linear about its start describes it, and nothing is left of it in the end. `train` measures it.",
+            )  # fmt: skip
+        return algorithm
     solved = isinstance(algorithm, Algorithm) or (
         momentum and isinstance(algorithm, Momentum) and algorithm.steps is None and algorithm.batch_size is None
     )

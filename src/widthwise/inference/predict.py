@@ -23,6 +23,7 @@ from widthwise.inference.cost import warn_of_cost
 from widthwise.inference.infinite_width import Algorithm, KernelBlocks, Spectrum, TrainedMap
 from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
 from widthwise.inference.path_solutions import AT_TRAINING, TRAIN_PAIRS, check_path_order, path_solution, with_path
+from widthwise.inference.shrinking_networks import shrinking_solution
 from widthwise.inference.tiled.contracted_moments import contracted_moments
 from widthwise.inference.tiled.quadruple_tiles import count_quadruples
 from widthwise.inference.trained.clock import Clock
@@ -34,8 +35,19 @@ from widthwise.inference.trained.trained_moments import (
     moments_at_tests,
     moments_at_training,
 )
-from widthwise.network import MLP, Momentum, Network, NewtonStep, check_network, check_targets, plain
-from widthwise.network.losses import check_loss
+from widthwise.network import (
+    MLP,
+    GradientDescent,
+    GradientFlow,
+    Momentum,
+    Network,
+    NewtonStep,
+    check_network,
+    check_targets,
+    plain,
+)
+from widthwise.network.losses import Loss, check_loss
+from widthwise.network.stability import decays_to_zero
 from widthwise.network.validation import check_flag
 from widthwise.progress import DelayedProgress
 from widthwise.results.labels import TEST_PAIRS, label, layer_coordinate
@@ -89,7 +101,8 @@ def predict(
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
     With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
     path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
-    whose path is not random; with order=1 mean1_se, cov1_se too. The attribute `solution` says how the end was found.
+    whose path is not random; with order=1 mean1_se, cov1_se too, but for squared loss, whose sums are exact. The
+    attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)
@@ -122,11 +135,14 @@ def predict(
         "kernel": kernel,
         "loss": chosen_loss.name,
     }
-    if chosen_loss.is_squared or is_to_convergence(solved):
+    if decays_to_zero(solved):
+        (mean, cov), more = _decayed_solution(net, X, X_test, y, solved, spectrum, chosen_loss, kernel)
+        details["solution"] = "closed form, by kernels between networks that shrink"
+    elif chosen_loss.is_squared or is_to_convergence(solved):
         (mean, cov), more = _linear_solution(kernels, spectrum, solved, y)
         details["solution"] = "closed form"
         if not chosen_loss.is_squared:
-            details["solution"] = "closed form: the only stationary point is z = y, where every such loss ends"
+            details["solution"] = f"closed form: {chosen_loss.only_end}, where every such loss ends"
     else:
         (mean, cov), more = path_solution(kernels, solved, y, chosen_loss, draws, seed)
         details |= {"solution": "integrated in function space", "draws": draws, "seed": seed}
@@ -140,7 +156,8 @@ def predict(
         if by_path:
             tests, errors = with_path(first.tests, first.tensors, kernels, solved, y, chosen_loss, draws, seed)
             first = first._replace(tests=tests)
-            for name, error in (("mean", errors.mean), ("cov", errors.covariance)):
+            drawn = () if chosen_loss.is_squared else (("mean", errors.mean), ("cov", errors.covariance))
+            for name, error in drawn:
                 dims = TEST_PAIRS[: error.ndim]
                 more |= {f"{name}1_se": (dims, error), f"{name}_se": (dims, error / net.n)}
         details |= first.details
@@ -159,6 +176,26 @@ def _linear_solution(kernels: KernelBlocks, spectrum: Spectrum, algorithm: Linea
     by = TrainedMap.of(algorithm, spectrum, kernels.K_AA, kernels.Theta_AA, y)
     mean, cov = kernels.at_training.trained(y, by)
     return kernels.trained(y, by), {"train_mean0": (AT_TRAINING, mean), "train_cov0": (TRAIN_PAIRS, cov)}
+
+
+def _decayed_solution(
+    net: Network, X, X_test, y: np.ndarray, algorithm: LinearAlgorithm, spectrum: Spectrum, loss: Loss, kernel: str
+):
+    """The same where weight decay pulls the parameters towards zero."""
+    if not loss.is_squared or kernel != "infinite":
+        got = f"loss={loss.name!r}, kernel={kernel!r} with {algorithm!r}"
+        raise InvalidInput(
+            "algorithm", got, "loss='squared' and kernel='infinite' where parameters decay towards zero",
+            'Take decay_to="initialisation", or measure it with `train`.',
+        )  # fmt: skip
+    assert isinstance(algorithm, GradientFlow | GradientDescent)
+    mean, spread = shrinking_solution(net, X, X_test, y, algorithm, float(spectrum.values[-1]))
+    train, cov = len(X), corrections.per_output(spread, y.shape[1])
+    more = {
+        "train_mean0": (AT_TRAINING, mean[:, :train]),
+        "train_cov0": (TRAIN_PAIRS, cov[:, :train, :, :train]),
+    }
+    return (mean[:, train:], cov[:, train:, :, train:]), more
 
 
 class _OrderOne(NamedTuple):

@@ -70,7 +70,8 @@ class GradientFlow(_Algorithm):
 
     Weight decay adds ½ weight_decay Σ(θ−θ₀)²/λ to the loss: −weight_decay (θ−θ₀) to dθ/dt. θ₀ is the initialisation, or
     zero with decay_to="zero". At infinite width the first makes kernel regression with a ridge. The second moves
-    parameters, and with them the kernel, at order one even there: no linearised network describes it.
+    parameters, and with them the kernel, at order one even there: no network that is linear about its start describes
+    it. For a time, or steps of `GradientDescent`, `predict` follows it by kernels between networks that shrink.
 
     >>> GradientFlow()
     GradientFlow(time=None)

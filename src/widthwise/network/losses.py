@@ -24,8 +24,9 @@ import numpy as np
 from widthwise import precision as _precision  # noqa: F401  (float64 before any array is made)
 from widthwise.errors import InvalidInput, UnknownName, one_line
 
-#: Where a loss of one's own is looked at: distances from the targets, and directions at each.
-DISTANCES, DIRECTIONS = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), 16
+#: Where a loss of one's own is looked at: distances from the targets, close enough to each other for a loss that falls
+#: and rises again to be seen, on both sides along a direction that is drawn for each.
+DISTANCES = np.geomspace(1e-3, 100.0, 96)
 #: How far from a target slopes on its two sides are compared, and how much they may differ.
 KINK_DISTANCE, JUMP = 1e-6, 0.05
 #: Sums of probabilities that are off by more are refused.
@@ -50,6 +51,12 @@ class Loss:
     @property
     def is_squared(self) -> bool:
         return self.function is _squared
+
+    @property
+    def only_end(self) -> str:
+        """How it is known that a loss ends at its targets."""
+        known = "" if self.name in NAMED_LOSSES else f", as seen at {2 * len(DISTANCES)} points about each target"
+        return f"the only stationary point is z = y{known}"
 
     def value(self, z: Any, y: Any) -> Any:
         """Of one input: a number."""
@@ -151,11 +158,11 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
     name = getattr(function, "__name__", "loss")
     name = "own loss" if name == "<lambda>" else name
     loss = Loss(name, function, False)
-    # every row of targets, moved in the same directions
-    rng = np.random.default_rng(0)
-    directions = rng.standard_normal((DIRECTIONS, y.shape[1]))
+    # every row of targets, moved in the same way
+    directions = np.random.default_rng(0).standard_normal((len(DISTANCES), y.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    moves = np.concatenate([np.zeros((1, y.shape[1])), *(distance * directions for distance in DISTANCES)])
+    away = DISTANCES[:, None] * directions
+    moves = np.concatenate([np.zeros((1, y.shape[1])), away, -away])
     z = (y[:, None, :] + moves).reshape(-1, y.shape[1]).T
     targets = np.repeat(y, len(moves), axis=0).T
     expected = "a function of z and y, one number for each output, in jax.numpy"
@@ -163,7 +170,7 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
     try:
         shape = jax.eval_shape(function, z[:, 0], targets[:, 0]).shape
         values = jax.vmap(loss.value, in_axes=1)(z, targets)
-        slopes, curvatures = np.asarray(loss.slope(z, targets)), np.asarray(loss.hessian(z, targets))
+        slopes, at_targets = np.asarray(loss.slope(z, targets)), np.asarray(loss.hessian(y.T, y.T))
         sides = [
             np.asarray(loss.slope(y.T + side * KINK_DISTANCE * directions[0][:, None], y.T)) for side in (1.0, -1.0)
         ]
@@ -183,13 +190,17 @@ def _own_loss(function: Callable[[Any, Any], Any], y: np.ndarray) -> Loss:
         np.any(~finite[1], axis=1), f"{name}, which has no finite derivative {near}", "a differentiable loss", smooth
     )
     scale = np.abs(by_row).max(axis=(1, 2))
+    if not scale.any():
+        raise InvalidInput(
+            "loss", f"{name}, whose slope is zero everywhere {near} the targets", "a loss with a slope",
+            "A count of errors has no slope: 'logistic' and 'cross_entropy' stand in for it.",
+        )  # fmt: skip
     kinked = np.abs(sides[0] - sides[1]).max(axis=0) > JUMP * np.minimum(
         scale, np.abs(by_row[:, 1:]).min(axis=(1, 2)) + 1.0
     )
     _refuse_at(kinked, f"{name}, which has a kink at", "a differentiable loss", smooth)
     outward = np.einsum("rmi,mi->rm", by_row, moves)
     ends = bool((np.abs(by_row[:, 0]) <= 1e-9 * (1.0 + scale[:, None])).all() and (outward[:, 1:] > 0.0).all())
-    at_targets = np.asarray(curvatures)[:: len(moves)]
     return Loss(name, function, ends, float(np.abs(np.linalg.eigvalsh(at_targets)).max()))
 
 

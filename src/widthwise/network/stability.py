@@ -24,8 +24,13 @@ class UnstableStep(NamedTuple):
 
 
 def decay_of(algorithm: Any) -> float:
-    """Weight decay towards the initialisation."""
+    """Weight decay, 0 where there is none."""
     return getattr(algorithm, "weight_decay", None) or 0.0
+
+
+def decays_to_zero(algorithm: Any) -> bool:
+    """Whether weight decay pulls the parameters towards zero."""
+    return decay_of(algorithm) > 0.0 and algorithm.decay_to == "zero"
 
 
 def stable_product(algorithm: Any) -> float:

@@ -200,9 +200,11 @@ def check_targets(y: object, inputs: int, outputs: int, name: str = "y_train") -
     if array.shape != (inputs, outputs):
         kind = "test" if name == "y_test" else "training"
         shape = f"({inputs}, {outputs})" + (f" or ({inputs},)" if outputs == 1 else "")
+        labels = array.size == inputs and bool(np.isin(array, np.arange(outputs)).all())
         raise InvalidInput(
-            name, f"shape {given}", f"shape {shape}: one row per {kind} input, one column per network output"
-        )
+            name, f"shape {given}", f"shape {shape}: one row per {kind} input, one column per network output",
+            f"np.eye({outputs})[labels] makes them from labels 0, 1, …" if labels else "",
+        )  # fmt: skip
     return check_size_of_targets(array, name)
 
 
