@@ -32,6 +32,7 @@ from widthwise.readers.empirical.model_kernels import TangentOperator, readable_
 from widthwise.readers.empirical.redraws import FreshDraws
 from widthwise.readers.empirical.tangent_kernels import TangentRows
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
+from widthwise.text import TERMINAL
 
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
 _ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 4
@@ -110,10 +111,11 @@ class ModelAdvice:
     @cached_property
     def text(self) -> str:
         head = [f"{self.model}, {self.audit.parameters:,} parameters: {self.verdict}."]
-        head += [str(one) for one in self.audit.findings]
         parts = [head, _coupling_lines(self), _step_lines(self), _proxy_lines(self)]
         parts.append([f"Not known: {said}" for said in self.unknown])
-        body = "\n\n".join("\n".join(fill(line, 80) for line in lines) for lines in parts if lines)
+        said = ["\n".join(fill(line, TERMINAL) for line in lines) for lines in parts if lines]
+        said[0] = "\n".join([said[0], *map(str, self.audit.findings)])
+        body = "\n\n".join(said)
         groups = "Parameter groups: advice.param_groups, or\n" + str(self.parametrisation)
         network = [] if self.network is None else ["As a network:\n" + self.network.text]
         return "\n\n".join([body, groups, *network])
@@ -166,8 +168,9 @@ def _step_lines(found: ModelAdvice) -> list[str]:
     if step is None:
         return []
     theory = f"; {step.of_theory:.4g} at infinite width" if math.isfinite(step.of_theory) else ""
+    error = max(100 * step.error, 1e-4)
     lines = [
-        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {100 * step.error:.1g}%) for ½Σ(z−y)² over "
+        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {error:.1g}%) for ½Σ(z−y)² over "
         f"{step.inputs} inputs{theory}; {step.of_mean:.4g} for nn.MSELoss()."
     ]
     if math.isfinite(step.spread):
@@ -187,8 +190,9 @@ def _proxy_lines(found: ModelAdvice) -> list[str]:
         ]
     if found.proxy_width is not None:
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,}, from fresh draws: there the largest step of "
-            f"one network is within a factor {found.factor:g} of another's. The direction of the drift is not known."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,} where this model has {found.width:,.0f}, from "
+            f"fresh draws: there the largest step of one network is within a factor {found.factor:g} of another's. The "
+            "direction of the drift is not known."
         ]
     return []
 
@@ -255,6 +259,8 @@ def advise(net: Any, X: Any = None, **options: Any) -> Any:
     """
     if package_names(net) & PACKAGES:
         return _advise_model(net, X, **_checked_options(options, _MODEL_OPTIONS, "a module"))
+    if not isinstance(net, Network):
+        raise InvalidInput("net", type(net).__name__, "a widthwise network, or a torch, Flax (nnx) or Equinox module")
     return advise_on_network(net, X, **_checked_options(options, ("deepest", "largest_step"), "a network"))
 
 
