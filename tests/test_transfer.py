@@ -1,12 +1,19 @@
 """Rules of transfer: published factors, equal steps in both forms, real optimisers, and the check that tells them apart."""
 
+import itertools
+import math
 from dataclasses import replace
 from functools import partial
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from flax import nnx
+from sound_models import Decoder
 from torch import nn
 
 import widthwise as ww
@@ -240,26 +247,59 @@ def test_groups_step_a_real_optimiser_and_the_check_passes_after_an_epoch():
     ).passed
 
 
-def test_optax_takes_the_steps_of_torch():
-    import jax
-    import jax.numpy as jnp
-    import optax
+def uneven(n):
+    """Layers of widths 8, n, 2n, 3 in three packages."""
+    d, r, k = (8, n, 2 * n, 3), nnx.Rngs(0), jax.random.key(0)
+    pairs = list(itertools.pairwise(d))
+    return (
+        nn.Sequential(*[nn.Linear(a, b) for a, b in pairs]).double(),
+        nnx.Sequential(*[nnx.Linear(a, b, rngs=r) for a, b in pairs]),
+        eqx.nn.Sequential([eqx.nn.Linear(a, b, key=k) for a, b in pairs]),
+    )
 
-    def flax(n):
-        r = nnx.Rngs(0)
-        return nnx.Sequential(
-            nnx.Linear(8, n, rngs=r), nnx.tanh, nnx.Linear(n, n, rngs=r), nnx.tanh, nnx.Linear(n, 1, rngs=r)
-        )
 
-    model = flax(64)
-    p = ww.parametrisation(model, flax(16), "mup", "sgd", learning_rate=0.1)
-    state = nnx.state(model, nnx.Param)
-    step = p.optax()
-    gradient = jax.tree.map(jnp.ones_like, state)
-    moved = optax.apply_updates(state, step.update(gradient, step.init(state), state)[0])
-    changes = jax.tree.map(lambda a, b: float(jnp.mean(b - a)), state, moved)
-    np.testing.assert_allclose(sorted({round(-v, 4) for v in jax.tree.leaves(changes)}), [0.1, 0.4])
-    assert p.learning_rates["layers.2.kernel"] == pytest.approx(0.1)
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "adamw", "muon"])
+def test_optax_takes_the_steps_of_torch(optimiser):
+    """Three steps, with gradients at random; torch's Muon orthogonalises in half precision."""
+    rng, close = np.random.default_rng(0), {"rtol": 0, "atol": 0.02 if optimiser == "muon" else 1e-12}
+    big, small = uneven(16), uneven(4)
+    given = {"learning_rate": 0.1, "weight_decay": 0.3, "epsilon": 0.5}
+    found = [ww.parametrisation(m, b, "mup", optimiser, **given) for m, b in zip(big, small, strict=True)]
+    start = [(rng.normal(size=part.weight.shape), rng.normal(size=part.bias.shape)) for part in big[0]]
+    gradients = [[(rng.normal(size=W.shape), rng.normal(size=b.shape)) for W, b in start] for _ in range(3)]
+
+    def flax(values):
+        pairs = dict(enumerate(values))
+        return {"layers": {k: {"kernel": jnp.asarray(W.T), "bias": jnp.asarray(b)} for k, (W, b) in pairs.items()}}
+
+    def equinox(values):
+        places = [x for layer in big[2].layers for x in (layer.weight, layer.bias)]
+        assert len(places) == 2 * len(values)
+        each = [jnp.asarray(x) for pair in values for x in pair]
+        return eqx.tree_at(lambda m: [x for part in m.layers for x in (part.weight, part.bias)], big[2], each)
+
+    with torch.no_grad():
+        for part, (W, b) in zip(big[0], start, strict=True):
+            part.weight.copy_(torch.tensor(W))
+            part.bias.copy_(torch.tensor(b))
+    optimisers = found[0].torch_optimisers()
+    for step in gradients:
+        for part, (W, b) in zip(big[0], step, strict=True):
+            part.weight.grad, part.bias.grad = torch.tensor(W), torch.tensor(b)
+        for one in optimisers:
+            one.step()
+    end = [(part.weight.detach().numpy(), part.bias.detach().numpy()) for part in big[0]]
+    for p, tree in zip(found[1:], (flax, equinox), strict=True):
+        at, rule = eqx.filter(tree(start), eqx.is_inexact_array), p.optax()
+        state = rule.init(at)
+        for step in gradients:
+            updates, state = rule.update(eqx.filter(tree(step), eqx.is_inexact_array), state, at)
+            at = optax.apply_updates(at, updates)
+        expected = jax.tree.leaves(eqx.filter(tree(end), eqx.is_inexact_array))
+        for one, other in zip(jax.tree.leaves(at), expected, strict=True):
+            np.testing.assert_allclose(one, other, **close)
+        moved = max(float(jnp.abs(a - b).max()) for a, b in zip(jax.tree.leaves(at), jax.tree.leaves(tree(start)), strict=True))  # fmt: skip
+        assert moved > 0.1
 
 
 def test_networks_are_scaled_by_a_base_width():
@@ -269,7 +309,107 @@ def test_networks_are_scaled_by_a_base_width():
     assert "mup for sgd: width ×4" in str(p)
 
 
+class LanguageModel(Decoder):
+    """Tied embeddings, packed query, key and value, heads of sixteen; constants of a rule as attributes.
+
+    Embeddings are large against what steps and blocks add to them, which a normalisation would show enlarged.
+    """
+
+    def __init__(self, d, depth=2):
+        super().__init__(d, depth, std=None, vocabulary=12)
+        self.output_multiplier = 1.0
+        for block in self.blocks:
+            block.attend.heads = d // 16
+        for name, value in self.named_parameters():
+            if value.dim() == 2:
+                table = name in ("embed.weight", "place")
+                nn.init.normal_(value, std=0.3 if table else 0.25 / math.sqrt(value.shape[1]))
+
+    @property
+    def branch_multiplier(self):
+        return self.blocks[0].branch_multiplier
+
+    @branch_multiplier.setter
+    def branch_multiplier(self, value):
+        for block in self.blocks:
+            block.branch_multiplier = value
+
+    def forward(self, tokens):
+        return self.output_multiplier * super().forward(tokens)
+
+
+TOKENS, NEXT = np.random.default_rng(3).integers(0, 12, size=(2, 4, 8))
+RATES = {"adam": 1e-3, "adamw": 1e-3, "muon": 0.01, "sgd": 0.1}
+
+
+@pytest.mark.parametrize("optimiser", RATES)
+def test_the_check_passes_mup_and_fails_the_standard_rule_on_a_language_model(optimiser):
+    settings = {"optimiser": optimiser, "learning_rate": RATES[optimiser], "steps": (1, 5)}
+    assert ww.coordinate_check(LanguageModel, TOKENS, NEXT, [64, 128, 256], rule="mup", **settings).passed
+    assert not ww.coordinate_check(LanguageModel, TOKENS, NEXT, [64, 128, 256], rule="standard", **settings).passed
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
+def test_the_check_tells_depth_rules_apart_on_a_language_model(optimiser):
+    def failing(rule):
+        check = ww.coordinate_check(
+            LanguageModel, TOKENS, NEXT, [64, 128], [4, 8, 16],
+            rule=rule, optimiser=optimiser, learning_rate=RATES[optimiser], steps=(1, 5), seeds=2,
+        )  # fmt: skip
+        return {one.module for one in check.slopes if not one.passed and one.axis == "depth"}
+
+    assert not failing("completep")
+    assert "output" in failing("mup")
+    assert any(name.startswith("blocks.first") for name in failing("depth-mup"))
+
+
+def test_tied_embeddings_have_the_rate_of_inputs_and_their_multiplier_in_the_forward_pass():
+    model, base = LanguageModel(128), LanguageModel(64)
+    p = ww.parametrisation(model, base, "mup", "adam", learning_rate=1.0)
+    roles = {one.name: one.role for one in p.tensors}
+    assert (roles["embed.weight"], p.learning_rates["embed.weight"]) == ("input", 1.0)
+    assert (roles["place"], roles["blocks.0.attend.qkv.weight"]) == ("input", "hidden")
+    assert p.multipliers["output"] == 0.5
+    assert p.multiplied == "the logits"
+    alone = {one.name: one.role for one in ww.parametrisation(model).tensors}
+    assert alone == roles  # by place, where nothing grows
+
+    class Frozen(nn.Module):  # without a place for the multiplier
+        def __init__(self, d):
+            super().__init__()
+            self.inner = LanguageModel(d)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    with pytest.raises(ww.WidthwiseError, match="'variance' for a model without output weights of its own"):
+        ww.coordinate_check(Frozen, TOKENS, NEXT, [64, 128])
+
+
+def test_only_matrices_are_muons_and_other_hidden_tensors_have_the_rate_of_adam():
+    def conv(n):
+        return nn.Sequential(nn.Conv2d(3, n, 3), nn.ReLU(), nn.Conv2d(n, n, 3), nn.Flatten(), nn.Linear(4 * n, 10))
+
+    p = ww.parametrisation(conv(64), conv(16), "mup", "muon", learning_rate=1.0)
+    (hidden,) = (one for one in p.tensors if one.role == "hidden")
+    assert (hidden.name, hidden.by, hidden.learning_rate) == ("2.weight", "adamw", 0.25)
+
+
+def test_roles_may_be_given_and_notes_say_where_rules_differ():
+    given = {"0.weight": "hidden", "2.weight": "output"}
+    p = ww.parametrisation(mlp(64), mlp(16), "mup", "adam", learning_rate=1.0, weight_decay=0.1, roles=given)
+    assert {one.name: one.role for one in p.tensors if one.name in given} == given
+    assert any("AdamW's decay transfers" in note for note in p.notes)
+    assert p.multiplied == "2.weight, 4.weight"
+    deep = ww.parametrisation(Residual(64, 32), Residual(64, 8), "standard")
+    assert any("GPT-2" in note for note in deep.notes)
+    assert max(map(len, str(deep).splitlines())) <= 80
+
+
 REFUSED = [
+    (lambda: ww.parametrisation(mlp(64), mlp(16), roles={"0.weight": "first"}), "got 'first'; expected one of input"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), roles={"weight": "input"}), "roles: got a role of 'weight'"),
+    (lambda: ww.parametrisation(mlp(64), mlp(16), roles=["input"]), "roles: got list"),
     (lambda: ww.parametrisation(mlp(64), mlp(16), rule="mu"), "rule: got 'mu'"),
     (lambda: ww.parametrisation(mlp(64), mlp(16), optimiser="lion"), "optimiser: got 'lion'"),
     (lambda: ww.parametrisation(mlp(64), 16), "base: got 16"),

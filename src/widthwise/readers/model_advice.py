@@ -32,7 +32,7 @@ from widthwise.readers.empirical.model_kernels import TangentOperator, readable_
 from widthwise.readers.empirical.redraws import FreshDraws
 from widthwise.readers.empirical.tangent_kernels import TangentRows
 from widthwise.readers.transfer.parametrisation import Parametrisation, parametrisation
-from widthwise.text import NumbersTable
+from widthwise.text import TERMINAL, NumbersTable
 
 #: Inputs on which tensors of order 1/n are computed (inputs⁴ numbers), and on which fresh draws are compared.
 _ROWS_OF_TENSORS, _ROWS_OF_DRAWS = 6, 4
@@ -111,13 +111,14 @@ class ModelAdvice:
     @cached_property
     def text(self) -> str:
         head = [f"{self.model}, {self.audit.parameters:,} parameters: {self.verdict}."]
-        head += [str(one) for one in self.audit.findings]
         parts = [head, _coupling_lines(self), _step_lines(self), _proxy_lines(self)]
         parts.append([f"Not known: {said}" for said in self.unknown])
-        body = "\n\n".join("\n".join(fill(line, 80) for line in lines) for lines in parts if lines)
+        said = ["\n".join(fill(line, TERMINAL) for line in lines) for lines in parts if lines]
+        said[0] = "\n".join([said[0], *map(str, self.audit.findings)])
+        body = "\n\n".join(said)
         groups = "Parameter groups: advice.param_groups, or\n" + str(self.parametrisation)
         lines = [] if self.network is None else ["Read as a network:", *self.network.text.split("\n")]
-        network = ["\n".join(fill(line, 80) for line in lines)] if lines else []
+        network = ["\n".join(fill(line, TERMINAL) for line in lines)] if lines else []
         return "\n\n".join([body, groups, *network])
 
     @property
@@ -172,8 +173,9 @@ def _step_lines(found: ModelAdvice) -> list[str]:
     if step is None:
         return []
     theory = f"; {step.of_theory:.4g} at infinite width" if math.isfinite(step.of_theory) else ""
+    error = max(100 * step.error, 1e-4)
     lines = [
-        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {100 * step.error:.1g}%) for ½Σ(z−y)² "
+        f"Largest stable step of gradient descent: {step.of_model:.4g} (to {error:.1g}%) for ½Σ(z−y)² "
         f"summed over {step.inputs} inputs{theory}; {step.of_mean:.4g} for nn.MSELoss()."
     ]
     if math.isfinite(step.spread):
@@ -193,9 +195,9 @@ def _proxy_lines(found: ModelAdvice) -> list[str]:
         ]
     if found.proxy_width is not None:
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,}, judged by fresh draws: from there on the "
-            f"largest steps of single networks agree within a factor {found.factor:g}. The direction of the drift is "
-            "not known."
+            f"Smallest proxy worth trusting: width {found.proxy_width:,} where this model has {found.width:,.0f}, judged by "
+            f"fresh draws: from there on the largest steps of single networks agree within a factor {found.factor:g}. The "
+            "direction of the drift is not known."
         ]
     return []
 
@@ -262,6 +264,8 @@ def advise(net: Any, X: Any = None, **options: Any) -> Any:
     """
     if package_names(net) & PACKAGES:
         return _advise_model(net, X, **_checked_options(options, _MODEL_OPTIONS, "a module"))
+    if not isinstance(net, Network):
+        raise InvalidInput("net", type(net).__name__, "a widthwise network, or a torch, Flax (nnx) or Equinox module")
     return advise_on_network(net, X, **_checked_options(options, ("deepest", "largest_step"), "a network"))
 
 

@@ -23,9 +23,11 @@ from widthwise.readers.audit.observations import (
     tensor_facts,
 )
 from widthwise.readers.audit.remedies import Remedies, attribute
+from widthwise.readers.audit.tensor_uses import TensorUse
 from widthwise.readers.empirical.model_functions import function_of, has_values, package_names, unwrapped
 from widthwise.readers.empirical.model_kernels import too_much_work
 from widthwise.readers.empirical.redraws import EntriesLaw
+from widthwise.readers.jax_shapes import StoredShape, stored_shapes
 from widthwise.readers.models import evaluated_reading, read_parameters
 from widthwise.results.theory import theory
 
@@ -235,7 +237,6 @@ def _read(model: Any, batch: Any) -> tuple[Network | None, tuple[tuple[int, floa
 def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
     """Parameters, and signals and gradients where the model can be called; fans from shapes, features last in Flax."""
     seen, extra, name = Observations(), [], type(model).__name__
-    flax = "flax" in package_names(model)
     try:
         f = function_of(model, "model")
     except InvalidInput as error:
@@ -245,7 +246,8 @@ def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
         finding = AuditFinding(name, "not_finite", "error", error.got, remedy)
         return Audit(name, 0, (finding,), ())
     values = {key: np.asarray(value, float) for key, value in f.parameters.items()}
-    uses = {key: [_use_by_shape(value.shape, flax, key)] for key, value in values.items() if value.ndim >= 2}
+    stored = stored_shapes(model, {key: value.shape for key, value in values.items()})
+    uses = {key: [_use_by_shape(one)] for key, one in stored.items() if len(one.shape) >= 2}
     gradients: dict[str, Any] = {}
     if batch is not None:
         try:
@@ -269,14 +271,11 @@ def _audit_jax(model: Any, batch: Any, draws: int, seed: int) -> Audit:
     return _assembled(model, seen, values, {}, extra, *_read(model, batch))
 
 
-def _use_by_shape(shape: tuple[int, ...], flax: bool, name: str) -> Any:
-    from widthwise.readers.audit.tensor_uses import TensorUse
-
-    if "embed" in name.lower():
-        return TensorUse("embedding", 1.0, float(shape[-1]))
-    inner, outer = (shape[:-1], shape[-1:]) if flax else (shape[1:], shape[:1])
-    kernel = float(np.prod(shape[:-2] if flax else shape[2:]))
-    return TensorUse("product", float(np.prod(inner)), float(np.prod(outer)) * kernel)
+def _use_by_shape(stored: StoredShape) -> TensorUse:
+    fan_out, fan_in, *kernel = stored.shape
+    if stored.table:
+        return TensorUse("embedding", 1.0, float(fan_out))
+    return TensorUse("product", float(fan_in * math.prod(kernel)), float(fan_out * math.prod(kernel)))
 
 
 def _assembled(

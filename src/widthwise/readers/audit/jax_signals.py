@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from widthwise.readers.audit.observations import LayerSize, with_spreads
-from widthwise.readers.empirical.model_functions import CallArguments, ModelFunction, first_output, package_names
+from widthwise.readers.empirical.model_functions import CallArguments, ModelFunction, first_output
 from widthwise.readers.empirical.redraws import FreshDraws
+from widthwise.readers.jax_shapes import modules_with_arrays
 
 
 def layer_sizes(f: ModelFunction, arguments: CallArguments, draws: int, seed: int) -> tuple[list[LayerSize], int]:
@@ -60,7 +61,7 @@ def _sizes_at(f: ModelFunction, arguments: CallArguments, seed: int) -> list[Lay
 @contextmanager
 def _watched_layers(whole: Any, probes: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[dict[str, Any]]:
     """What leaves every module with arrays of its own, by name; `kinds` gets their classes."""
-    modules = dict(_modules_with_arrays(whole, ""))
+    modules = {name or "the model": module for name, module in modules_with_arrays(whole, "")}
     names, outgoing = {id(module): name for name, module in modules.items()}, {}
     classes = {type(module) for module in modules.values()}
     own = {cls: cls.__dict__.get("__call__") for cls in classes}
@@ -90,24 +91,3 @@ def _watched_layers(whole: Any, probes: Mapping[str, Any], kinds: dict[str, str]
                 type.__delattr__(cls, "__call__")
             else:
                 type.__setattr__(cls, "__call__", original)
-
-
-def _modules_with_arrays(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(name, module) of every module that holds arrays itself."""
-    if isinstance(value, Mapping):
-        items: Any = value.items()
-    elif isinstance(value, list | tuple) or type(value).__name__ == "List":
-        items = enumerate(value)
-    elif package_names(value) & {"flax", "equinox"} and hasattr(value, "__dict__") and not _is_array(value):
-        items = vars(value).items()
-        if callable(value) and any(_is_array(item) for item in vars(value).values()):
-            yield path or "the model", value
-    else:
-        return
-    for key, item in items:
-        yield from _modules_with_arrays(item, f"{path}.{key}" if path else str(key))
-
-
-def _is_array(value: Any) -> bool:
-    """An array of jax, or a variable of Flax that holds one."""
-    return hasattr(value, "shape") and hasattr(value, "dtype")

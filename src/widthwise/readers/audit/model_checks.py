@@ -13,12 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 
 from widthwise.readers.audit.observations import Observations, TensorFacts
 from widthwise.readers.audit.remedies import Remedies, attribute
+from widthwise.text import TERMINAL
 
 #: Gains of fan-in rules that people use: LeCun or Xavier, and He; the default of torch, which is uniform, has 1/3.
 KNOWN_GAINS, UNIFORM_GAIN = (1.0, 2.0), 1.0 / 3.0
@@ -38,7 +40,8 @@ class AuditFinding:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.tensor}: {self.message}" + (f"\n    {self.remedy}" if self.remedy else "")
+        said = fill(f"{self.severity}: {self.tensor}: {self.message}", TERMINAL)
+        return said + (f"\n    {self.remedy}" if self.remedy else "")  # code stays on its line
 
 
 def all_findings(
@@ -253,7 +256,8 @@ def _units(seen: Observations, values: Mapping[str, np.ndarray], lines: Remedies
     for use in seen.uses.activations:
         bias = f"{use.after.rpartition('.')[0]}.bias".lstrip(".")
         remedy = lines.layer_before(use.after, bias if bias in values else "", use.rectifies)
-        if use.dead > 0.5 and use.rows >= 8:
+        # signs at random leave half of the units dead if all rows are alike, with a deviation of √(1/4 units)
+        if use.dead > 0.5 + 2.0 / math.sqrt(max(use.units, 1)) and use.rows >= 8:
             message = f"{100 * use.dead:.0f}% of units after {use.name} are zero on all {use.rows} rows"
             yield AuditFinding(use.where, "dead_units", "warning", message, remedy)
         if use.saturated > 0.5:

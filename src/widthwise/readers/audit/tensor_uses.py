@@ -43,6 +43,7 @@ class ActivationUse:
     dead: float = 0.0
     saturated: float = 0.0
     rows: int = 0
+    units: int = 0
     after: str = ""  # the weight of the last product before it
 
     @property
@@ -205,7 +206,7 @@ class _Watch:
             return
         value = result.detach()
         units = value.flatten(2).transpose(1, 2).flatten(0, 1) if value.dim() == 4 else value.flatten(0, -2)
-        use = ActivationUse(self.where, function, rows=len(units), after=self.product)
+        use = ActivationUse(self.where, function, rows=len(units), units=units.shape[1], after=self.product)
         if function in _RECTIFIERS:
             use.dead = float((units <= 0).all(0).double().mean())
         else:

@@ -99,9 +99,11 @@ def coordinate_check(
 
     Parameters
     ----------
-    make : make(width), or make(width, depth) with `depths`, returns a torch module. For rules with branch multipliers
-        it must have an attribute `branch_multiplier`, which its forward applies to every residual branch.
-    X, y : a batch, and targets: numbers (mean squared error) or integers (cross entropy).
+    make : make(width), or make(width, depth) with `depths`, returns a torch module. Its attributes `output_multiplier`,
+        `branch_multiplier` and `attention_multiplier`, those that it has, are set to the rule's constants, which its
+        forward applies to logits, to every residual branch, and to attention logits. Rules of depth need the second,
+        output weights that are tied to an embedding the first; without the first it is folded into the variance.
+    X, y : a batch, and targets: numbers (mean squared error) or integers (cross entropy), one for each row or token.
     widths, depths : grown one at a time: widths at the first depth, depths at the first width, which are the base.
     steps : after how many steps changes are measured.
 
@@ -133,13 +135,17 @@ def coordinate_check(
         raise InvalidInput("y", f"{len(y)} rows", f"one for each of the {len(X)} rows of X")
     for point in grid:
         _require_room_for_model(torch, make, point)
+    # at the width of the base nothing grows: what does is seen at the next
+    wider, narrow = (_made_at(torch, make, grids["width"][number], 0) for number in (1, 0))
+    roles = {one.name: one.role for one in parametrisation(wider, narrow, "standard", optimiser).tensors}
     measured: dict[tuple[int, int | None], list[dict[str, dict[str, float]]]] = {}
     with DelayedProgress("coordinate check") as bar:
         for number, point in enumerate(grid):
             measured[point] = []
             for seed in range(seeds):
                 model, base = _made_at(torch, make, point, seed), _made_at(torch, make, grid[0], seed)
-                settings = {"learning_rate": learning_rate, "s": s, "output": "variance"}
+                form = "multiplier" if hasattr(model, "output_multiplier") else "variance"
+                settings = {"learning_rate": learning_rate, "s": s, "output": form, "roles": roles}
                 found = parametrisation(model, base, rule, optimiser, **settings)
                 try:
                     measured[point].append(_sizes_in_training(torch, model, found, X, y, steps, seed))
@@ -217,33 +223,40 @@ def _sizes_in_training(
     torch: Any, model: Any, found: Parametrisation, X: Any, y: Any, steps: Sequence[int], seed: int
 ) -> dict[str, dict[str, float]]:
     """Root mean squares by quantity and module: at the start, and of the change after some steps."""
-    branch = found.multipliers["branch"]
-    if branch != 1.0:
-        if not hasattr(model, "branch_multiplier"):
+    for name, value in found.multipliers.items():
+        attribute = f"{name}_multiplier"
+        if hasattr(model, attribute):
+            setattr(model, attribute, value)
+        elif name == "branch" and value != 1.0:
             expected = f"a model that multiplies its branches by an attribute of that name, for {found.rule}"
             raise InvalidInput("make", f"{type(model).__name__} without branch_multiplier", expected)
-        model.branch_multiplier = branch
     found.initialise(model, seed)
     optimisers = found.torch_optimisers()
-    start = _activations(torch, model, X)
+    factor = found.multipliers["output"]
+    start = _activations(torch, model, X, factor)
     sizes = {"initial size": {name: _root_mean_square(value) for name, value in start.items()}}
     for step in range(1, max(steps) + 1):
         for optimiser in optimisers:
             optimiser.zero_grad()
-        out = first_output(model(X))
-        integers = not y.is_floating_point()
-        loss = torch.nn.functional.cross_entropy(out, y) if integers else ((out - y.reshape(out.shape)) ** 2).mean()
-        loss.backward()
+        _loss_of(torch, first_output(model(X)), y).backward()
         for optimiser in optimisers:
             optimiser.step()
         if step in steps:
-            now = _activations(torch, model, X)
+            now = _activations(torch, model, X, factor)
             sizes[f"change after {step}"] = {name: _root_mean_square(now[name] - start[name]) for name in start}
     return sizes
 
 
-def _activations(torch: Any, model: Any, X: Any) -> dict[str, Any]:
-    """What leaves every module with weights of two axes, and the model."""
+def _loss_of(torch: Any, out: Any, y: Any) -> Any:
+    if y.is_floating_point():
+        return ((out - y.reshape(out.shape)) ** 2).mean()
+    if out.dim() > 2 and y.shape == out.shape[:-1]:  # a class for each token, classes last
+        out, y = out.flatten(0, -2), y.flatten()
+    return torch.nn.functional.cross_entropy(out, y)
+
+
+def _activations(torch: Any, model: Any, X: Any, factor: float) -> dict[str, Any]:
+    """What leaves every module with weights of two axes, and the model, whose logits hold a factor: once, with it."""
     kept: dict[str, Any] = {}
 
     def keeper(name: str) -> Callable[..., None]:
@@ -260,11 +273,12 @@ def _activations(torch: Any, model: Any, X: Any) -> dict[str, Any]:
     handles = [parts[name].register_forward_hook(keeper(shown)) for name, shown in _at_equal_depth(list(parts)).items()]
     try:
         with torch.no_grad():
-            kept["output"] = first_output(model(X)).detach().clone()
+            z = first_output(model(X)).detach().clone()
     finally:
         for handle in handles:
             handle.remove()
-    return kept
+    bare = [n for n, v in kept.items() if factor != 1.0 and v.shape == z.shape and torch.allclose(factor * v, z)]
+    return {name: value for name, value in kept.items() if name not in bare} | {"output": z}
 
 
 def _at_equal_depth(names: list[str]) -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,9 @@ from widthwise.extras import need
 from widthwise.network import MLP, Network, check_seed
 from widthwise.network.validation import LEAST, check_real, is_one_of
 from widthwise.readers.empirical.model_functions import package_names, unwrapped
-from widthwise.readers.transfer.scaling_rules import ScalingRule, TensorScaling, check_optimiser
-from widthwise.readers.transfer.tensor_roles import RoledTensor, tensors_of, with_roles
-from widthwise.text import text_table
+from widthwise.readers.transfer.scaling_rules import ROLES, ScalingRule, TensorScaling, check_optimiser
+from widthwise.readers.transfer.tensor_roles import RoledTensor, TensorShape, tensors_of, with_roles
+from widthwise.text import TERMINAL, text_table
 
 _FORMS = ("multiplier", "variance")
 #: Where published rules disagree, and what is done here.
@@ -27,12 +29,29 @@ _SAID = {
     "completep": "branches ×1/M; depth-μP has 1/√M, which keeps the diversity of blocks: rule='depth-mup'.",
     "adam": "published tables scale ε inside blocks only; here ε of every tensor follows the size of its gradient.",
     "ntk": "no published rate of Adam: the one given keeps the change of logits of order one.",
+    "decay": "Adam's decay enters the gradient that it rescales, so that no factor keeps both its size and its pull; "
+    "rate × decay stays here, as in the published code. AdamW's decay transfers.",
+    "standard": "branches ×1. GPT-2 draws the output projections of L blocks with 1/√(2L) of the standard deviation.",
 }
+
+
+def _notes(rule: ScalingRule, optimiser: str, depth: float, weight_decay: float) -> list[str]:
+    apply = {
+        rule.name: rule.name not in ("ntk", "standard"),
+        "ntk": rule.name == "ntk" and optimiser in ("adam", "adamw"),
+        "standard": rule.name == "standard" and depth != 1.0,
+        "adam": optimiser in ("adam", "adamw", "muon") and rule.s is not None,
+        "decay": optimiser == "adam" and weight_decay > 0.0 and rule.s is not None,
+    }
+    return [_SAID[name] for name, applies in apply.items() if applies and name in _SAID]
 
 
 @dataclass(frozen=True)
 class ScaledTensor:
-    """One tensor: its role, the variance to draw it with, and its learning rate, ε and weight decay."""
+    """One tensor: its role, the variance to draw it with, and its learning rate, ε and weight decay.
+
+    `shape` is (fan-out, fan-in, kernel…), however the model stores it.
+    """
 
     name: str
     role: str
@@ -41,15 +60,24 @@ class ScaledTensor:
     epsilon: float
     weight_decay: float
     by: str
+    shape: tuple[int, ...]
     tensor: Any = None
+
+    @property
+    def optax_muon(self) -> dict[str, float]:
+        """Rate and decay for Optax's Muon, whose √(outputs/inputs) takes tensors as stored (inputs, outputs)."""
+        by_outputs = self.tensor is not None and tuple(self.tensor.shape) == self.shape
+        factor = math.sqrt(self.shape[0] / self.shape[1]) if by_outputs else 1.0
+        return {"learning_rate": self.learning_rate * factor, "weight_decay": self.weight_decay / factor}
 
 
 @dataclass(frozen=True, eq=False)
 class Parametrisation:
     """Hyperparameters of a model by a rule of transfer, relative to a base model.
 
-    `multipliers` are constants that the forward pass must contain: "output" on logits, "branch" on every residual
-    branch, "attention" on attention logits beside their 1/√d_head if heads grow with the width. `variances` are those
+    `multipliers` are constants that the forward pass must contain: "output" on what the tensors of the role "output"
+    give (`multiplied`; on logits where the output weights are tied to an embedding), "branch" on every residual
+    branch, "attention" on attention logits beside their 1/√d_head if d_head grows with the width. `variances` are those
     of the initial entries by tensor, `param_groups` the groups of a torch optimiser, `optax()` the same for Optax.
     `gamma` = L/n^(1−s) is the change of features in training, `regime` what that means, `width` its n. `notes` say
     where rules differ.
@@ -73,6 +101,11 @@ class Parametrisation:
     @property
     def learning_rates(self) -> dict[str, float]:
         return {one.name: one.learning_rate for one in self.tensors}
+
+    @property
+    def multiplied(self) -> str:
+        """What the "output" multiplier stands on."""
+        return ", ".join(one.name for one in self.tensors if one.role == "output") or "the logits"
 
     @cached_property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -113,7 +146,7 @@ class Parametrisation:
                 optax.add_decayed_weights(one.weight_decay), optax.adam(one.learning_rate, eps=one.epsilon)
             ),
             "adamw": lambda one: optax.adamw(one.learning_rate, eps=one.epsilon, weight_decay=one.weight_decay),
-            "muon": lambda one: optax.contrib.muon(one.learning_rate, weight_decay=one.weight_decay),
+            "muon": lambda one: optax.contrib.muon(**one.optax_muon),
         }
 
         def labels(parameters: Any) -> Any:
@@ -145,9 +178,13 @@ class Parametrisation:
             f"{self.rule} for {self.optimiser}: width ×{self.width_ratio:g}, depth ×{self.depth_ratio:g}; "
             f"γ = {self.gamma:.3g} ({self.regime})"
         )
-        constants = ", ".join(f"{name} ×{value:.4g}" for name, value in self.multipliers.items())
+        on = {"output": f" on {self.multiplied}", "attention": " where d_head grows"}
+        shown = {name: value for name, value in self.multipliers.items() if value != 1.0}
+        constants = ", ".join(f"{name} ×{value:.4g}{on.get(name, '')}" for name, value in shown.items()) or "none"
         columns = ("tensor", "role", "by", "variance", "learning rate", "ε", "decay")
-        return "\n".join([head, f"multipliers: {constants}", text_table(columns, rows), *self.notes])
+        lines = [head, f"multipliers: {constants}"]
+        said = [fill(note, TERMINAL) for note in (*lines, *self.notes)]
+        return "\n".join([*said[:2], text_table(columns, rows), *said[2:]])
 
 
 def parametrisation(
@@ -161,6 +198,7 @@ def parametrisation(
     epsilon: float = 1e-8,
     s: float | None = None,
     output: str = "multiplier",
+    roles: Mapping[str, str] | None = None,
 ) -> Parametrisation:
     """Initial variances, multipliers and learning rates by tensor that transfer from a base model to this one.
 
@@ -174,6 +212,8 @@ def parametrisation(
     learning_rate, weight_decay, epsilon : those of the base model. Decay acts on weights, not on biases and gains.
     output : "multiplier", logits are to be multiplied by `multipliers["output"]`; or "variance", the same without a
         change of the forward pass, in the variance and rate of output weights.
+    roles : of tensors by name, "input", "hidden", "output", "vector" or "fixed", where they are not what comparison
+        with the base says; without a base they are guessed by place.
 
     Returns
     -------
@@ -197,19 +237,23 @@ def parametrisation(
         raise InvalidInput("output", repr(output), "'multiplier' or 'variance'")
     own = tensors_of(model_or_net)
     smaller = own if base is None else tensors_of(_base(model_or_net, base))
-    roled, depth = with_roles(own, smaller)
+    roled, depth = with_roles(own, smaller, _checked_roles(roles, own, smaller))
     width = max((one.width for one in roled if one.role in ("hidden", "output", "input")), default=1.0)
     multiplier = chosen.output_multiplier(width)
+    if output == "variance" and multiplier != 1.0 and not any(one.role == "output" for one in roled):
+        got = "'variance' for a model without output weights of its own, such as those tied to an embedding"
+        remedy = "coordinate_check multiplies by an attribute output_multiplier of the model, if it has one."
+        raise InvalidInput("output", got, "'multiplier', in the forward pass", remedy)
     tensors = []
     for one in roled:
-        factors = chosen.scaling(one.role, kind, one.width, depth, one.in_block)
-        by = kind if kind != "muon" or (one.role == "hidden" and len(one.own.shape) == 2) else "adamw"
+        by = kind if kind != "muon" or (one.role == "hidden" and _is_matrix(one)) else "adamw"
+        factors = chosen.scaling(one.role, by, one.width, depth, one.in_block)
         if one.role == "output" and output == "variance":
             factors = _folded(factors, multiplier, by)
         rate = learning_rate * factors.rate * (_muon_shape(one) if by == "muon" else 1.0)
         tensors.append(
             ScaledTensor(one.own.name, one.role, one.base.variance * factors.variance, rate, epsilon * factors.epsilon,
-                         weight_decay * factors.decay, by, one.own.tensor)
+                         weight_decay * factors.decay, by, one.own.shape, one.own.tensor)
         )  # fmt: skip
     unknown = [one.name for one in tensors if not math.isfinite(one.variance)]
     if unknown:
@@ -222,9 +266,20 @@ def parametrisation(
     heads = {"output": multiplier if output == "multiplier" else 1.0, "branch": chosen.branch_multiplier(depth)}
     heads["attention"] = chosen.attention_multiplier(width)
     gamma, regime = chosen.coupling(_depth(own), n := _width(roled))
-    said = [_SAID[chosen.name]] if chosen.name in _SAID and (chosen.name != "ntk" or kind in ("adam", "adamw")) else []
-    said += [_SAID["adam"]] if kind in ("adam", "adamw", "muon") and chosen.s is not None else []
+    said = _notes(chosen, kind, depth, weight_decay)
     return Parametrisation(chosen.name, kind, width, depth, heads, tuple(tensors), gamma, regime, tuple(said), n)
+
+
+def _checked_roles(roles: Any, own: list[TensorShape], base: list[TensorShape]) -> Mapping[str, str]:
+    if roles is not None and not isinstance(roles, Mapping):
+        raise InvalidInput("roles", type(roles).__name__, "a dict of roles by name of the tensor")
+    known = {one.name for one in (*own, *base)}
+    for name, role in (roles or {}).items():
+        if name not in known:
+            raise InvalidInput("roles", f"a role of {name!r}", f"names of tensors, such as {own[0].name!r}")
+        if not is_one_of(role, ROLES):
+            raise InvalidInput(f"roles[{name!r}]", repr(role), f"one of {', '.join(ROLES)}")
+    return roles or {}
 
 
 def _base(model: Any, base: Any) -> Any:
@@ -249,6 +304,10 @@ def _folded(factors: TensorScaling, multiplier: float, by: str) -> TensorScaling
         factors.epsilon / multiplier,
         factors.decay / multiplier**power,
     )
+
+
+def _is_matrix(one: RoledTensor) -> bool:
+    return len(one.own.shape if one.own.tensor is None else one.own.tensor.shape) == 2
 
 
 def _muon_shape(one: RoledTensor) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,21 @@ import numpy as np
 from widthwise.errors import InvalidInput
 from widthwise.network import Dense, Network
 from widthwise.readers.empirical.model_functions import check_has_values, package_names, unwrapped
+from widthwise.readers.jax_shapes import is_table, stored_shapes, table_shape
 
 
 @dataclass(frozen=True)
 class TensorShape:
-    """One tensor: its name and shape as (fan-out, fan-in, kernel…), and the tensor itself if there is one."""
+    """One tensor: its name and shape as (fan-out, fan-in, kernel…), and the tensor itself if there is one.
+
+    `table` is "looked up" for embeddings, "tied" if they are the output too, "added" for positions and learned tokens.
+    """
 
     name: str
     shape: tuple[int, ...]
     variance: float
     tensor: Any = None
-    embedding: bool = False
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,33 +51,45 @@ def tensors_of(model: Any) -> list[TensorShape]:
     if kinds & {"flax", "equinox"}:
         from widthwise.readers.empirical.model_functions import function_of
 
-        flax = "flax" in kinds
         found = function_of(model, "model").parameters
+        stored = stored_shapes(model, {name: tuple(value.shape) for name, value in found.items()})
         return [
-            TensorShape(name, _fan_out_first(value.shape, flax), float(np.var(value)), value, "embed" in name.lower())
+            TensorShape(name, stored[name].shape, float(np.var(value)), value, stored[name].table)
             for name, value in found.items()
         ]
     expected = "a torch, Flax or Equinox module, or a widthwise network"
     raise InvalidInput("model_or_net", type(model).__name__, expected)
 
 
-def _fan_out_first(shape: tuple[int, ...], flax: bool) -> tuple[int, ...]:
-    """A Flax kernel is (…, inputs, outputs)."""
-    return (*shape[::-1][:2], *shape[:-2]) if flax and len(shape) >= 2 else tuple(shape)
-
-
 def _of_torch(model: Any) -> list[TensorShape]:
-    embeddings = {id(part.weight) for part in model.modules() if type(part).__name__ == "Embedding"}
+    check_has_values(dict(model.named_parameters()))
+    tables = _tables_of_torch(model)
     turned = {id(part.weight) for part in model.modules() if type(part).__name__.startswith("ConvTranspose")}
     found = []
-    check_has_values(dict(model.named_parameters()))
     for name, value in model.named_parameters():
-        shape = tuple(value.shape)
-        if id(value) in embeddings or id(value) in turned:
+        table, shape = tables.get(id(value), ""), tuple(value.shape)
+        if table:
+            shape = table_shape(shape, table).shape
+        elif id(value) in turned:
             shape = (shape[1], shape[0], *shape[2:])
         entries = value.detach() if value.is_complex() else value.detach().double()
         variance = float(entries.var(unbiased=False)) if value.numel() else 0.0
-        found.append(TensorShape(name, shape, variance, value, id(value) in embeddings))
+        found.append(TensorShape(name, shape, variance, value, table))
+    return found
+
+
+def _tables_of_torch(model: Any) -> dict[int, str]:
+    """Tensors of embeddings, and of positions and learned tokens, which lie in modules that are not torch's own."""
+    found: dict[int, str] = {}
+    owners = [(part, key, value) for part in model.modules() for key, value in part._parameters.items()]
+    for part, key, value in owners:
+        if value is None:
+            continue
+        if type(part).__name__ in ("Embedding", "EmbeddingBag"):
+            other = any(one is value and own is not part for own, _, one in owners)
+            found[id(value)] = "tied" if other else "looked up"
+        elif not type(part).__module__.startswith("torch.") and is_table(key, tuple(value.shape)):
+            found[id(value)] = "added"
     return found
 
 
@@ -104,15 +120,20 @@ def _block_numbers(tensors: list[TensorShape]) -> Mapping[str, set[int]]:
     return found
 
 
-def with_roles(tensors: list[TensorShape], base: list[TensorShape]) -> tuple[list[RoledTensor], float]:
-    """The role of every tensor, and depth over base depth: how many times as many repeated blocks there are."""
+def with_roles(
+    tensors: list[TensorShape], base: list[TensorShape], given: Mapping[str, str] | None = None
+) -> tuple[list[RoledTensor], float]:
+    """The role of every tensor, and depth over base depth: how many times as many repeated blocks there are.
+
+    `given` has roles by name, of tensors of the model or of those of the base to which they are compared.
+    """
     by_name, by_pattern = {one.name: one for one in base}, {}
     for one in base:
         by_pattern.setdefault(name_pattern(one.name)[0], []).append(one)
     own_counts, base_counts = _block_numbers(tensors), _block_numbers(base)
     repeated = {p for p, numbers in own_counts.items() if len(numbers) > 1 and len(base_counts.get(p, ())) >= 1}
     ratios = {len(own_counts[p]) / len(base_counts[p]) for p in repeated}
-    found = []
+    pairs = []
     for one in tensors:
         pattern, number = name_pattern(one.name)
         like = by_name.get(one.name)
@@ -121,20 +142,30 @@ def with_roles(tensors: list[TensorShape], base: list[TensorShape]) -> tuple[lis
         if like is None or len(like.shape) != len(one.shape):
             got = f"a model without a tensor like {one.name} {one.shape}"
             raise InvalidInput("base", got, "a smaller model of the same kind")
-        found.append(_with_role(one, like, pattern in repeated and _same_within(pattern, tensors)))
-    if all(one.width == 1.0 for one in found):
-        found = _roles_by_place(found)
+        pairs.append((one, like))
+    grows = any(one.shape[:2] != like.shape[:2] for one, like in pairs)
+    by_place = {} if grows else _roles_by_place(tensors)
+    found = []
+    for one, like in pairs:
+        role = next((given[name] for name in (one.name, like.name) if given and name in given), by_place.get(one.name))
+        pattern = name_pattern(one.name)[0]
+        found.append(_with_role(one, like, pattern in repeated and _same_within(pattern, tensors), role))
     return found, max(ratios, default=1.0)
 
 
-def _roles_by_place(tensors: list[RoledTensor]) -> list[RoledTensor]:
-    """Where nothing grows, the first matrix is the input's, the last the output's, and those between are hidden."""
-    matrices = [i for i, one in enumerate(tensors) if len(one.own.shape) >= 2]
-    named = dict.fromkeys(matrices, "hidden") | dict.fromkeys(matrices[:1], "input")
-    named |= dict.fromkeys(matrices[-1:] if len(matrices) > 1 else [], "output")
-    return [
-        replace(one, role="input" if one.own.embedding else named.get(i, one.role)) for i, one in enumerate(tensors)
-    ]
+def _roles_by_place(tensors: list[TensorShape]) -> dict[str, str]:
+    """Where nothing grows, the first matrix is the input's, the last the output's, and those between are hidden.
+
+    Embeddings that are looked up are the input, and the output too if they are tied.
+    """
+    tables = {one.table for one in tensors}
+    names = [one.name for one in tensors if len(one.shape) >= 2 and not one.table]
+    found = dict.fromkeys(names, "hidden") | {one.name: "input" for one in tensors if one.table}
+    if not tables & {"looked up", "tied"}:
+        found |= dict.fromkeys(names[:1], "input")
+    if "tied" not in tables and (len(names) > 1 or "looked up" in tables):
+        found |= dict.fromkeys(names[-1:], "output")
+    return found
 
 
 def _nearest_block(candidates: list[TensorShape], number: int | None) -> TensorShape | None:
@@ -148,13 +179,15 @@ def _same_within(pattern: str, tensors: list[TensorShape]) -> bool:
     return len({one.shape for one in tensors if name_pattern(one.name)[0] == pattern}) == 1
 
 
-def _with_role(one: TensorShape, like: TensorShape, in_block: bool) -> RoledTensor:
+def _with_role(one: TensorShape, like: TensorShape, in_block: bool, role: str | None) -> RoledTensor:
     growth = [a / b if b else 1.0 for a, b in zip(one.shape[:2], like.shape[:2], strict=True)]
-    width = max(growth, default=1.0)
-    if len(one.shape) < 2:
-        return RoledTensor(one, like, "vector" if one.shape else "fixed", width, in_block)
-    outputs, inputs = (ratio != 1.0 for ratio in growth)
-    role = "hidden" if outputs and inputs else "input" if outputs else "output" if inputs else "fixed"
-    if one.embedding:
+    outputs, inputs = (ratio != 1.0 for ratio in (*growth, 1.0, 1.0)[:2])
+    if role is None and len(one.shape) < 2:
+        role = "vector" if one.shape else "fixed"
+    elif role is None and one.table:
         role = "input" if outputs or inputs else "fixed"
-    return RoledTensor(one, like, role, growth[1] if role == "hidden" and not one.embedding else width, in_block)
+    elif role is None:
+        role = "hidden" if outputs and inputs else "input" if outputs else "output" if inputs else "fixed"
+    assert role is not None
+    width = growth[1] if role == "hidden" and len(growth) > 1 else max(growth, default=1.0)
+    return RoledTensor(one, like, role, width, in_block)
