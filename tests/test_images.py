@@ -106,7 +106,6 @@ def test_tiles_and_rectangles_give_the_same_kernels(kind, monkeypatch):
     whole = ww.theory(net, images)
     cross = ww.theory(net, images[:2], images[1:])
     monkeypatch.setattr(flows, "SITE_ENTRIES", {"cpu": (1, 1)})
-    monkeypatch.setattr(flows, "MOST_PLAIN_SITES", 0)
     tiled = ww.theory(net, images)
     for name in ("K", "Theta"):
         np.testing.assert_allclose(tiled[name], whole[name], rtol=1e-11)

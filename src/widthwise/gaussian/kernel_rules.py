@@ -33,8 +33,11 @@ from widthwise.network import (
 )
 from widthwise.network.layers.normalisation import Normalisation
 from widthwise.network.layers.parallel import Merge, Switch
-from widthwise.network.layers.pooling import AvgPool, Pool
+from widthwise.network.layers.pooling import AvgPool, Pool, SumPool
 from widthwise.network.layers.residual import Fork, Join
+
+#: Kinds whose rules are linear maps of K and Θ.
+_LINEAR = {Dense, Conv, AvgPool, SumPool, GlobalAvgPool, GlobalSumPool, Flatten, Dropout, Fork, Join, Switch, Merge}
 
 
 @dataclass
@@ -74,6 +77,11 @@ class Pair:
     behind: Sites = NO_POSITIONS
     same_inputs: bool = False
     own: tuple[Any, Any] | None = None
+
+
+def reads_variances(layer: Layer) -> bool:
+    """Whether a rule may read K of both inputs, which is kept of all inputs for those that do."""
+    return type(layer) not in _LINEAR
 
 
 @singledispatch

@@ -40,6 +40,9 @@ from widthwise.network.validation import is_one_of, real_array
 _LINES_AT_ONCE = 2048
 #: Outer nodes in one batch of pairs.
 _OUTER_NODES = 60_000
+#: Entries of kernels that numpy takes at a time: temporaries of them stay in the cache of a core, and in memory that
+#: the process holds. Closed forms of four times as many took three to five times as long an entry.
+PIECE = 1 << 14
 #: Evaluations that one pair may cost before its integral is refused.
 MOST_EVALUATIONS = 5e8
 
@@ -328,12 +331,38 @@ def pair_matrix(activation: Activation, p: int, q: int, K: np.ndarray) -> tuple[
     return matrix, error
 
 
+def in_pieces(function: Callable[..., Any], K_aa: Any, K_ab: Any, K_bb: Any) -> Any:
+    """A function of kernels, one array or several of the shape of K_ab, of some entries at a time where those are many.
+
+    Arrays of jax go through it as they are.
+
+    >>> in_pieces(lambda a, ab, b: a * b - ab**2, np.full((2, 1), 3.0), np.ones((2, 1 << 14)), np.ones(1)).max()
+    np.float64(2.0)
+    """
+    if not isinstance(K_ab, np.ndarray) or K_ab.size <= PIECE:
+        return function(K_aa, K_ab, K_bb)
+    kernel, found = np.broadcast_arrays(K_aa, K_ab, K_bb), None
+    axis = next(place for place, length in enumerate(K_ab.shape) if length > 1)
+    length = K_ab.shape[axis]
+    together = max(1, PIECE * length // K_ab.size)
+    for start in range(0, length, together):
+        part = (slice(None),) * axis + (slice(start, start + together),)
+        made = in_pieces(function, *(one[part] for one in kernel))
+        several = isinstance(made, tuple)
+        if found is None:
+            found = [np.empty(K_ab.shape, one.dtype) for one in (made if several else (made,))]
+        for whole, one in zip(found, made if several else (made,), strict=True):
+            whole[part] = one
+    assert found is not None
+    return tuple(found) if several else found[0]
+
+
 def closed_pair(closed, p: int, q: int, K_aa, K_ab, K_bb) -> np.ndarray:
-    """A closed form of numpy arrays: plainly for few pairs where the formula is stated, else compiled."""
+    """A closed form of numpy arrays: plainly where the formula is stated, else compiled."""
     kernel = np.broadcast_arrays(K_aa, K_ab, K_bb)
-    if kernel[0].size <= MOST_PLAIN and closed.stated(p, q):
+    if closed.stated(p, q):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return closed.pair(p, q, *kernel)
+            return in_pieces(partial(closed.pair, p, q), *kernel)
     # short arrays share a size, as compiling costs more than evaluating
     size, shape = kernel[0].size, kernel[0].shape
     more = (1 << max(8, (size - 1).bit_length() | 1)) - size if size < MOST_PLAIN else 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -46,7 +47,8 @@ class Sites:
         """The mean over the entries o of a window of the kernel at p + o and q + o: what fresh weights leave."""
         for axis, slide in enumerate(slides):
             axes = (axis, axis + self.dimensions) if self.crossed else (axis,)
-            kernel = _slid(kernel, axes, slide) / slide.size
+            kernel = _slid(kernel, axes, slide)
+        kernel /= prod(slide.size for slide in slides)
         return kernel
 
     def pooled(self, kernel: Any, slides: Sequence[Slide]) -> Any:
@@ -120,10 +122,9 @@ def largest_entries(sites: Sequence[Sites]) -> int:
 
 
 def _slid(kernel: Any, axes: tuple[int, ...], slide: Slide) -> Any:
-    """Σ_o of the kernel moved by the entries o of a window along all the axes together."""
+    """Σ_o of the kernel moved by the entries o of a window along all the axes together: a new array."""
     xp = library(kernel)
-    length = kernel.shape[axes[0]]
-    if slide.before or slide.after:
+    if (slide.before or slide.after) and (slide.wraps or xp is not np):
         widths = [(slide.before, slide.after) if axis in axes else (0, 0) for axis in range(kernel.ndim)]
         padded = prod(length + sum(ends) for length, ends in zip(kernel.shape, widths, strict=True))
         require_memory(
@@ -132,15 +133,33 @@ def _slid(kernel: Any, axes: tuple[int, ...], slide: Slide) -> Any:
             "Take a smaller window, dilation or padding.",
         )
         kernel = xp.pad(kernel, widths, mode="wrap" if slide.wraps else "constant")
-    count, total = slide.count(length), None
-    for entry in range(slide.size):
-        start = entry * slide.dilation
-        part: list[Any] = [slice(None)] * kernel.ndim
-        for axis in axes:
-            part[axis] = slice(start, start + (count - 1) * slide.stride + 1, slide.stride)
-        moved = kernel[tuple(part)]
-        total = moved if total is None else total + moved
+        slide = slide._replace(before=0, after=0)
+    shape, moves = _moves(slide, axes, kernel.shape)
+    if xp is not np:
+        return sum(kernel[positions] for _, positions in moves)
+    # in place: fresh memory costs a processor more than the sums
+    (_, positions), *rest = moves
+    total = kernel[positions].copy()
+    if total.shape != shape:
+        total, rest = np.zeros(shape, kernel.dtype), moves
+    for windows, positions in rest:
+        total[windows] += kernel[positions]
     return total
+
+
+@lru_cache(maxsize=256)
+def _moves(slide: Slide, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape behind a window, and for each of its entries the windows that have it on a position, and those positions.
+
+    The entry that most windows have on a position comes first.
+    """
+    count, moves = slide.count(shape[axes[0]]), []
+    for entry in range(slide.size):
+        met = slide.met(entry, count, shape[axes[0]])
+        every = [[own if axis in axes else slice(None) for axis in range(len(shape))] for own in met]
+        moves.append((met[0].start - met[0].stop, entry, *map(tuple, every)))
+    behind = tuple(count if axis in axes else length for axis, length in enumerate(shape))
+    return behind, [(windows, positions) for *_, windows, positions in sorted(moves, key=lambda move: move[:2])]
 
 
 def raw_kernel(X: Any, others: Any, sites: Sites, xp: Any = np) -> Any:

@@ -31,11 +31,11 @@ from widthwise.flow.kernels.tiles import Cut, OnDevice, OnHost, sides_of
 from widthwise.flow.kernels.triangle import TriangleOfPairs
 from widthwise.flow.kernels.variances import LARGEST_KERNEL, Diagonal, diagonal_flow, network_sites
 from widthwise.gaussian.hermite import MOST_PLAIN, SHORT_SERIES
-from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
-from widthwise.gaussian.pair import closed_pair
+from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule, reads_variances
+from widthwise.gaussian.pair import PIECE, closed_pair, in_pieces
 from widthwise.gaussian.sites import NO_POSITIONS, Sites, largest_entries, raw_kernel
 from widthwise.memory import require_device_memory, require_memory
-from widthwise.network import MLP, PER_LAYER, Affine, Dense, Dropout, Elementwise, Network
+from widthwise.network import MLP, PER_LAYER, Affine, Dropout, Elementwise, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
 
@@ -44,10 +44,9 @@ SIDES = {"cpu": (16, 32, 64, 128, 256), "gpu": (256, 1024, 4096)}
 MANY_INPUTS = {"cpu": 400, "gpu": 4096}
 #: Entries of squares that numpy computes sooner than a compiled program: up to 256 inputs.
 SMALL_SQUARE = 1 << 16
-#: Pairs of sites in a tile of images: what suits the caches with closed forms, and calls for every position without.
-SITE_ENTRIES = {"cpu": (1 << 17, 1 << 21), "gpu": (1 << 27, 1 << 27)}
-#: Pairs of sites that are left to numpy.
-MOST_PLAIN_SITES = 1 << 16
+#: Pairs of sites in a tile of images: with closed forms, which numpy evaluates as quickly as a compiled program in half
+#: the memory, what suits the caches; without them what is worth a call for every position.
+SITE_ENTRIES = {"cpu": (PIECE, 1 << 21), "gpu": (1 << 27, 1 << 27)}
 #: Arrays as large as a tile that are held while it flows through a layer.
 HELD_BY_A_TILE = 12
 
@@ -102,7 +101,7 @@ def through_block(
 ) -> tuple[Any, Any]:
     """K and Θ behind a block; `variances` are K of both inputs at the entrance of each of its steps.
 
-    They may be a function that finds them in K. `sites` are those at the entrance of each step and
+    They may be a function that finds them in K, and are None where no rule reads them. `sites` are those at the entrance of each step and
     behind the last; there are none without positions. `own`: kernels of both inputs between all their positions, for
     steps that read them.
     """
@@ -110,8 +109,8 @@ def through_block(
     for place, layer in enumerate(block):
         if isinstance(variances, list):
             K_aa, K_bb = variances[place]
-        else:  # a dense layer reads none
-            K_aa, K_bb = (None, None) if type(layer) is Dense else variances(K)
+        else:
+            K_aa, K_bb = variances(K) if reads_variances(layer) else (None, None)
         here, behind = sites[place : place + 2] if sites else (NO_POSITIONS, NO_POSITIONS)
         known = own[place] if own else None
         pair = Pair(K_aa, K, K_bb, Theta, partial(mean, place, K_aa, K, K_bb), kept, here, behind, own=known)
@@ -134,12 +133,12 @@ def _closed_block(
             return 0.0
         if with_theta and not independent:
             if not p:
-                value, slope = activation.closed.value_and_slope(K_aa, K_ab, K_bb)
+                value, slope = in_pieces(activation.closed.value_and_slope, K_aa, K_ab, K_bb)
                 slopes[place] = activation, slope
                 return value
             if place in slopes and slopes[place][0] is activation:
                 return slopes[place][1]
-        return activation.closed.pair(p, p, K_aa, 0.0 * K_ab if independent else K_ab, K_bb)
+        return in_pieces(partial(activation.closed.pair, p, p), K_aa, 0.0 * K_ab if independent else K_ab, K_bb)
 
     return through_block(block, K, Theta, variances, mean, sites, own)
 
@@ -334,14 +333,15 @@ class _Tiles:
         self.closed = [all(sigma.closed is not None for sigma in read) for read in self.read]
         stated = all(_stated(sigma) for read in self.read for sigma in read if sigma.closed is not None)
         self.sites, self.with_positions = rows.sites, X.ndim > 2
-        pairs, most = len(X) * len(others), MOST_PLAIN_SITES if self.with_positions else MOST_PLAIN
-        self.plain = pairs * largest_entries(self.sites) <= most and stated and not on_accelerator()
+        few = self.with_positions or len(X) * len(others) <= MOST_PLAIN
+        self.plain = few and stated and not on_accelerator()
         self.series = {at: LayerSeries(table, columns.tables[at]) for at, table in rows.tables.items()}
 
     def cut(self) -> tuple[list[Cut], list[Cut]]:
         """Sides of tiles along rows and columns, the same ones where those are the same inputs."""
         both = [
-            sides_of(count, count if self.plain else self._side(count)) for count in (len(self.X), len(self.others))
+            sides_of(count, count if self.plain and not self.with_positions else self._side(count))
+            for count in (len(self.X), len(self.others))
         ]
         return both[0], both[0] if self.rows is self.columns else both[1]
 
@@ -401,8 +401,10 @@ class _Tiles:
         ]
 
     def _variances(self, place: int, a: Cut, b: Cut, number: Any) -> tuple[Any, Any]:
-        """K of both inputs at the entrance of a step, to be multiplied with kernels of the tile."""
+        """K of both inputs at the entrance of a step that reads them, to be multiplied with kernels of the tile."""
         sites = self.sites[place]
+        if place not in self.rows.entering:
+            return None, None
         first = self.rows.entering[place][..., a.inputs, None].astype(number, copy=False)
         second = self.columns.entering[place][..., None, b.inputs].astype(number, copy=False)
         return sites.of_first(first), sites.of_second(second)

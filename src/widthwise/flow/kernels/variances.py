@@ -18,7 +18,7 @@ from widthwise.errors import InvalidInput
 from widthwise.flow.kernels.input_tables import InputTables
 from widthwise.flow.kernels.pair_series import LayerSeries
 from widthwise.gaussian.hermite import SHORT_SERIES
-from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule
+from widthwise.gaussian.kernel_rules import Kept, Pair, kernel_rule, reads_variances
 from widthwise.gaussian.pair import closed_pair
 from widthwise.gaussian.sites import NO_POSITIONS, Sites, largest_entries, raw_kernel_of_each, sites_of
 from widthwise.network import Network
@@ -34,7 +34,7 @@ _PRODUCTS = "products of two kernels must be representable"
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Every input with itself: K and Θ (layers, inputs), and K at the entrance of every step (*positions, inputs).
+    """Every input with itself: K and Θ (layers, inputs), and K at the entrance of steps that read it (*positions, inputs).
 
     `tables` holds what series of pairs need, by position of the step and activation; `sites` the positions of kernels
     at the entrance of every step and behind the last; `own` K between all positions where a step reads
@@ -43,7 +43,7 @@ class Diagonal:
 
     K: np.ndarray
     Theta: np.ndarray
-    entering: list[np.ndarray]
+    entering: dict[int, np.ndarray]
     tables: dict[tuple[int, Activation], InputTables]
     error: float
     sites: tuple[Sites, ...]
@@ -67,10 +67,12 @@ def diagonal_flow(
     """
     sites = network_sites(net, X)
     together = max(1, OWN_ENTRIES // largest_entries(sites))
-    if not any(one.crossed for one in sites) or len(X) <= together:
+    # without positions inputs are few numbers each, and tables of series of all of them are read again by pairs
+    closed = X.ndim > 2 and all(sigma.closed is not None for sigma in net.activations)
+    if len(X) <= together or not (closed or any(one.crossed for one in sites)):
         return _diagonal_of_some(net, X, sites, with_theta, progress)
     parts = [_diagonal_of_some(net, X[at : at + together], sites, with_theta) for at in range(0, len(X), together)]
-    entering = [np.concatenate(own, axis=-1) for own in zip(*(part.entering for part in parts), strict=True)]
+    entering = {at: np.concatenate([part.entering[at] for part in parts], axis=-1) for at in parts[0].entering}
     tables = {at: InputTables(at[1], entering[at[0]].ravel()) for at in parts[0].tables}
     K, Theta = (np.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("K", "Theta"))
     own = {place: np.concatenate([part.own[place] for part in parts], axis=-1) for place in parts[0].own}
@@ -113,13 +115,14 @@ def _diagonal_of_some(
             return (table.coefficients[:, 0] ** 2 if independent else table.norm).reshape(K.shape)
         return _between_own_sites(known, p, K, here, independent)
 
-    Theta, found, entering, own, position = np.zeros_like(K), [], [], {}, 0
+    Theta, found, entering, own, position = np.zeros_like(K), [], {}, {}, 0
     for layer, block in enumerate(net.blocks, 1):
         kept = Kept()
         for step in block:
             here, behind = sites[position : position + 2]
             variance = here.equal_positions(K)
-            entering.append(variance)
+            if reads_variances(step):
+                entering[position] = variance
             check_normalisable(step, variance)
             sides = here.of_first(variance), K, here.of_second(variance)
             if step.reads_own_positions:

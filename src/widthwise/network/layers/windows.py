@@ -27,6 +27,20 @@ class Slide(NamedTuple):
         """How many windows fit."""
         return (length + self.before + self.after - self.dilation * (self.size - 1) - 1) // self.stride + 1
 
+    def met(self, entry: int, count: int, length: int) -> tuple[slice, slice]:
+        """Which of `count` windows have this entry on a position, and which of `length` positions those are.
+
+        >>> Slide(size=3, stride=1, dilation=1, before=1, after=1, wraps=False).met(0, 5, 5)
+        (slice(1, 5, None), slice(0, 4, 1))
+        """
+        start = entry * self.dilation - self.before
+        first = max(0, -(start // self.stride))
+        stop = max(first, min(count, (length - 1 - start) // self.stride + 1))
+        if stop == first:
+            return slice(0, 0), slice(0, 0)
+        begin = start + first * self.stride
+        return slice(first, stop), slice(begin, begin + (stop - first - 1) * self.stride + 1, self.stride)
+
 
 class Windowed(Layer):
     """A kind of layer with `window`, `stride`, `dilation` and `padding`, one entry for each dimension."""
