@@ -167,9 +167,7 @@ class TrainingOptions:
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Number of inputs per batch, for sgd.")] = None
     momentum: Annotated[float | None, typer.Option("--momentum", help="Momentum μ, for --algorithm momentum.")] = None
     nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Use Nesterov's momentum.")] = None
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", help="Rate of weight decay.")
-    ] = None
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Rate of weight decay.")] = None
     decay_to: Annotated[
         str | None,
         typer.Option(

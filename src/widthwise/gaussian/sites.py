@@ -129,7 +129,7 @@ def _slid(kernel: Any, axes: tuple[int, ...], slide: Slide) -> Any:
         padded = prod(length + sum(ends) for length, ends in zip(kernel.shape, widths, strict=True))
         require_memory(
             8 * padded,
-            f"{length} positions with {slide.before + slide.after} of padding",
+            f"{kernel.shape[axes[0]]} positions with {slide.before + slide.after} of padding",
             "Take a smaller window, dilation or padding.",
         )
         kernel = xp.pad(kernel, widths, mode="wrap" if slide.wraps else "constant")
