@@ -142,6 +142,17 @@ class OfAClosedFile:
         (lambda value: ww.MLP([2, 8, 1], "tanh", C_b=[value, 0.0]), "C_b"),
         (lambda value: ww.GradientFlow(value), "time"),
         (lambda value: ww.measure(NET, X, networks=value), "networks"),
+        (lambda value: NET.with_width(value), "width"),
+        (lambda value: ww.posterior(NET, X, Y, X, noise=value), "noise"),
+        (lambda value: ww.NTKRegressor(noise=value).fit(X, [1.0, -1.0]), "noise"),
+        (lambda value: ww.exact.marchenko_pastur(value), "alpha"),
+        (lambda value: ww.exact.marchenko_pastur(0.5).largest(value), "P"),
+        (lambda value: ww.activation(jnp.tanh, kinks=value), "kinks"),
+        (lambda value: ww.measure(NET, X, networks=4, widths=value), "widths"),
+        (lambda value: ww.measure(NET, X, networks=4, statistics=value), "statistics"),
+        (lambda value: ww.measure(NET, X, networks=4, engine=value), "engine"),
+        (lambda value: ww.expectation("tanh", 1.0, 0.3, orders=value), "orders"),
+        (lambda value: ww.evidence_grid("tanh", X, Y, depth=2, width=value, order=0), "width"),
     ],
 )
 @pytest.mark.parametrize(

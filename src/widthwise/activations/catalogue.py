@@ -16,7 +16,7 @@ import numpy as np
 
 from widthwise.activations.base import Activation, ActivationLike
 from widthwise.activations.closed_forms import DerivativeForm, ErfForm, GeluForm, MonomialForm, ReluFamilyForm, SineForm
-from widthwise.errors import BadActivation, InvalidInput, NoRule, UnknownName
+from widthwise.errors import BadActivation, InvalidInput, NoRule, UnknownName, shown
 
 
 def _two_slopes(positive: float, negative: float) -> Callable:
@@ -245,7 +245,7 @@ def _checked_kinks(kinks: Any) -> tuple[float, ...]:
         if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu") or not np.all(np.isfinite(array)):
             raise ValueError
     except Exception:  # of the caller's object, too
-        raise InvalidInput("kinks", repr(kinks), "finite positions, as a list", "For example kinks=[0.0].") from None
+        raise InvalidInput("kinks", shown(kinks), "finite positions, as a list", "For example kinks=[0.0].") from None
     return tuple(map(float, array))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from widthwise.activations import Activation, ActivationLike, Atom, evaluate, intervals, require_derivatives, resolve
 from widthwise.activations.closed_forms import PARALLEL_SHARE
 from widthwise.activations.resolution import PANEL_NODES
-from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName
+from widthwise.errors import InvalidInput, NotDifferentiable, UnknownName, shown
 from widthwise.gaussian.hermite import MOST_PLAIN, TABLE_TERMS, remembered, summed_series
 from widthwise.gaussian.quadrature import (
     COARSE_NODES,
@@ -395,7 +395,7 @@ def _two_orders(orders) -> tuple[int, int]:
             raise ValueError
     except Exception:  # of the caller's object, too
         raise InvalidInput(
-            "orders", repr(orders), "two non-negative integers, the derivatives of σ at a and b"
+            "orders", shown(orders), "two non-negative integers, the derivatives of σ at a and b"
         ) from None
     return p, q
 

@@ -247,7 +247,7 @@ class Network:
         """
         try:
             given: list[Any] = list(layers)
-        except TypeError:  # one layer, None, or an array without axes, which is Iterable by its class
+        except Exception:  # one layer, None, an array without axes, or what the caller's object raises
             given = [layers]
         if list(map(type, given)) != list(map(type, self.learned)):
             kinds = [", ".join(type(layer).__name__ for layer in each) for each in (given, self.learned)]

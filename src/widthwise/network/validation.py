@@ -15,8 +15,8 @@ from widthwise.errors import InvalidInput, UnknownName, one_line, shown
 
 #: Bounds of a positive number, of a finite one, and of one below 1.
 LEAST, LARGEST, BELOW_ONE = math.ulp(0.0), sys.float_info.max, math.nextafter(1.0, 0.0)
-#: A width of which products can be represented.
-LARGEST_WIDTH = 10**100
+#: Integers of which products can be represented as floating-point numbers.
+LARGEST_INTEGER = 10**100
 #: Targets whose fourth powers, which the cumulants of trained outputs hold, leave room for kernels of any size.
 LARGEST_TARGET = 1e30
 
@@ -24,7 +24,7 @@ LARGEST_TARGET = 1e30
 def check_integer(
     name: str, value: Any, least: int, largest: int | None = None, expected: str = "", remedy: str = ""
 ) -> int:
-    """An integer from `least` to `largest`; anything else is refused by name.
+    """An integer from `least` to `largest`, or to 1e100; anything else is refused by name.
 
     >>> check_integer("networks", 5, least=2)
     5
@@ -36,6 +36,8 @@ def check_integer(
         number = least - 1
     if isinstance(value, bool) or number < least or (largest is not None and number > largest):
         raise InvalidInput(name, shown(value), expected, remedy)
+    if number > LARGEST_INTEGER:
+        raise InvalidInput(name, shown(value), f"{expected}, and at most {LARGEST_INTEGER:.0e}", remedy)
     return number
 
 
@@ -122,8 +124,8 @@ def check_widths(widths: Any, least: int = 2) -> tuple[int, ...]:
             width = operator.index(value)
         except Exception:  # of the caller's object
             raise InvalidInput("widths", f"{shown(value)} at position {position}", expected) from None
-        if not 1 <= width <= LARGEST_WIDTH:
-            bound = f", of at most {LARGEST_WIDTH:.0e}" if width > 0 else ""
+        if not 1 <= width <= LARGEST_INTEGER:
+            bound = f", of at most {LARGEST_INTEGER:.0e}" if width > 0 else ""
             raise InvalidInput("widths", f"{shown(width)} at position {position}", expected + bound)
         result.append(width)
     return tuple(result)

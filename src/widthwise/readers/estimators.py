@@ -14,7 +14,7 @@ from scipy import linalg, special
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.extras import need
 from widthwise.flow.tensors.pair_flow import check_kernel
-from widthwise.inference.corrections import check_order
+from widthwise.inference.corrections import check_noise, check_order
 from widthwise.inference.infinite_width import SINGULAR, Spectrum
 from widthwise.inference.predict import predict
 from widthwise.memory import require_layers, require_memory
@@ -46,15 +46,13 @@ def check_random_state(estimator: Any) -> int:
 
 def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = ANY_WIDTH) -> tuple[Network, float]:
     """Network and noise of an estimator: as given, or chosen by evidence on at most `evidence_points` inputs."""
-    hidden, noise = check_integer("hidden_layers", estimator.hidden_layers, 0), estimator.noise
-    if not (isinstance(noise, int | float) and 0.0 <= noise < float("inf")):
-        raise InvalidInput("noise", repr(noise), "a finite non-negative variance")
+    hidden, noise = check_integer("hidden_layers", estimator.hidden_layers, 0), check_noise(estimator.noise)
     if estimator.choose is not None and not is_one_of(estimator.choose, ("evidence",)):
         raise UnknownName.of("choose", estimator.choose, ("evidence",), ", or None")
     if getattr(estimator, "net", None) is not None:
         if estimator.choose is not None:
             raise InvalidInput("choose", repr(estimator.choose), "None with a net of your own", "Or leave net out.")
-        return check_network(estimator.net), float(noise)
+        return check_network(estimator.net), noise
     require_layers(hidden)
     fewest = hidden if estimator.choose is None else min(1, hidden)
     nets = [
@@ -62,7 +60,7 @@ def choose_network(estimator: Any, X: np.ndarray, y: np.ndarray, width: int = AN
         for depth in range(fewest, hidden + 1)
     ]
     if estimator.choose is None:
-        return nets[0], float(noise)
+        return nets[0], noise
     points = check_integer("evidence_points", estimator.evidence_points, 2)
     some = np.random.default_rng(check_random_state(estimator)).permutation(len(X))[:points]
     choice = choose_by_evidence(nets, X[some], y[some], estimator._kernel)

@@ -57,8 +57,9 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     try:
         with xr.open_dataset(source, engine="h5netcdf") as dataset:
             loaded = dataset.load()
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidInput("path", f"'{source}', which cannot be read ({error})", "a NetCDF 4 file") from error
+    except Exception as error:  # HDF5 has a RuntimeError for some damage, and xarray errors of its own
+        got = f"'{source}', which cannot be read ({one_line(error)})"
+        raise InvalidInput("path", got, "a NetCDF 4 file") from error
     # numbers come back from HDF5 as numpy scalars or arrays of one; they were plain Python numbers
     alone = {name: value.item() for name, value in loaded.attrs.items() if getattr(value, "size", 0) == 1}
     loaded.attrs |= alone

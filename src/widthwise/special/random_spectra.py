@@ -20,9 +20,8 @@ from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
 from scipy.fft import dct
 
-from widthwise.errors import InvalidInput
-from widthwise.network import check_integer, check_widths, real_array
-from widthwise.network.validation import check_function
+from widthwise.network import check_integer, check_real, check_widths, real_array
+from widthwise.network.validation import LEAST, check_function
 
 #: The root is followed from far above the real axis to it in this many steps, with some Newton iterations at each.
 _STEPS, _NEWTON = 160, 6
@@ -219,6 +218,4 @@ def marchenko_pastur(alpha: float) -> MarchenkoPastur:
     >>> law.edges, float(law.cdf(2.25))
     ((0.25, 2.25), 1.0)
     """
-    if not (isinstance(alpha, int | float | np.floating | np.integer) and math.isfinite(alpha) and alpha > 0.0):
-        raise InvalidInput("alpha", repr(alpha), "a positive number, the points over the dimensions")
-    return MarchenkoPastur(float(alpha))
+    return MarchenkoPastur(check_real("alpha", alpha, "a positive number, the points over the dimensions", least=LEAST))

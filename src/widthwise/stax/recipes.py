@@ -182,7 +182,7 @@ class _Apply:
         net, sizes = stack_of(self.items, X.shape)
         try:
             own = [jax.tree.map(_from_units, rates, p) for rates, p in zip(_rates(net), params, strict=True)]
-        except (TypeError, ValueError):
+        except Exception:  # of the caller's object, too
             raise InvalidInput("params", type(params).__name__, "what init_fn gave for inputs of this shape") from None
         drawn = jax.eval_shape(partial(sample_parameters, net), jax.random.key(0))
         if [jnp.shape(one) for one in jax.tree.leaves(own)] != [one.shape for one in jax.tree.leaves(drawn)]:

@@ -191,7 +191,7 @@ class TangentOperator:
     def _checked(self, v: Any) -> np.ndarray:
         try:
             array = np.asarray(v, float)
-        except (TypeError, ValueError):
+        except Exception:  # of the caller's object, too
             array = np.empty(0)
         if array.shape != self.shape or not np.isfinite(array).all():
             raise InvalidInput(
