@@ -31,8 +31,9 @@ _FONT = "assets/STIXTwoMath-Regular.ttf"
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """The version that the pages are about stands at their foot."""
+    """The version that the pages are about stands at their foot. Links to sources are ours: notebooks have none else."""
     config["copyright"] = f"widthwise {__version__}"
+    config["edit_uri"] = None
     return config
 
 
@@ -66,7 +67,7 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
         source = source.with_suffix(".ipynb")
     words = f"Edit this page: <code>{escape(str(source))}</code>"
     if config.repo_url:
-        words = f'<a href="{escape(page.edit_url, quote=True)}">{words}</a>'
+        words = f'<a href="{escape(f"{config.repo_url}/edit/main/{source}", quote=True)}">{words}</a>'
     return f'{typeset(html)}<p class="source">{words}</p>'
 
 
