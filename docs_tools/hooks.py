@@ -31,7 +31,7 @@ _FONT = "assets/STIXTwoMath-Regular.ttf"
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """The version that the pages are about stands at their foot. Links to sources are ours: notebooks have none else."""
+    """The version that the pages are about stands at their foot. Links to sources are made below, for notebooks too."""
     config["copyright"] = f"widthwise {__version__}"
     config["edit_uri"] = None
     return config
