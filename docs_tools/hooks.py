@@ -31,8 +31,9 @@ _FONT = "assets/STIXTwoMath-Regular.ttf"
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """The version that the pages are about stands at their foot."""
+    """The version that the pages are about stands at their foot. Links to sources are made below, for notebooks too."""
     config["copyright"] = f"widthwise {__version__}"
+    config["edit_uri"] = None
     return config
 
 
@@ -59,8 +60,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return "".join(pieces) + markdown[place:]
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    return typeset(html)
+def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
+    """Formulas are typeset, and the foot of a page says which file to edit."""
+    source = Path("docs", page.file.src_uri)
+    if source.parent.name == "notebooks":
+        source = source.with_suffix(".ipynb")
+    words = f"Edit this page: <code>{escape(str(source))}</code>"
+    if config.repo_url:
+        words = f'<a href="{escape(f"{config.repo_url}/edit/main/{source}", quote=True)}">{words}</a>'
+    return f'{typeset(html)}<p class="source">{words}</p>'
 
 
 def on_post_build(config: Any, **_: Any) -> None:

@@ -219,7 +219,11 @@ def test_the_site_builds_without_warnings(tmp_path):
     assert not re.search(r"<blockquote>\s*<blockquote>", api)  # and not quotations
     assert "{ .md-button }" not in (site / "index.html").read_text()
     assert 'id="eq-4-3"' in (site / "theory" / "index.html").read_text()
-    assert (site / "notebooks" / "start" / "index.html").exists()
+    assert "<code>docs/notebooks/start.ipynb</code>" in (site / "notebooks" / "start" / "index.html").read_text()
+    assert (
+        "Edit this page: <code>docs/tutorials/dask.md</code>"
+        in (site / "tutorials" / "dask" / "index.html").read_text()
+    )
     assert (site / "search" / "search_index.json").exists()
 
 

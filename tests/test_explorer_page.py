@@ -1,5 +1,6 @@
 """The page of the explorer in real Chromium: what visitors see, move, run and download."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -73,7 +74,9 @@ UNTIL_DRAWN = """text => new Promise(done => {
 
 @pytest.mark.full
 def test_a_page_opens_within_3_s_and_a_slider_is_drawn_within_300_ms(visit):
-    """By the clock of the browser; needs a core that nothing else keeps busy."""
+    """By the clock of the browser, which counts the time of other programs too: on busy cores there is nothing to see."""
+    if os.getloadavg()[0] > 0.8 * (os.cpu_count() or 1):
+        pytest.skip(f"needs idle cores; the load is {os.getloadavg()[0]:.1f}")
     visit()  # compiles what the start needs
     start = time.monotonic()
     page = visit().page

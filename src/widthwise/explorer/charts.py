@@ -77,10 +77,9 @@ class Chart:
 
     def shade_large(self) -> None:
         """Grey where a relative correction of order 1/n is large, by the threshold of `depth_width`."""
-        for where in ({"bottom": LARGE_EFFECTS}, {"top": -LARGE_EFFECTS}):
-            area = models.BoxAnnotation(
-                fill_color="#888888", fill_alpha=0.15, line_color=None, level="underlay", **where
-            )
+        for side, limit in (("bottom", LARGE_EFFECTS), ("top", -LARGE_EFFECTS)):
+            area = models.BoxAnnotation(fill_color="#888888", fill_alpha=0.15, line_color=None, level="underlay")
+            setattr(area, side, limit)
             self.figure.add_layout(area)
         empty = self.figure.scatter(NOTHING, NOTHING, marker="square", size=12, color="#888888", alpha=0.4)
         self._entry("grey: 1/n is not small", empty)

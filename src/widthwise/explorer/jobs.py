@@ -62,7 +62,7 @@ class Housekeeper:
 
 #: Resident bytes of a server that is kept below 1 GB; seconds between two times that it forgets its programs, and that
 #: it looks for what can be given back.
-_MOST_RESIDENT, _BETWEEN, _PAUSE = 800e6, 60.0, 5.0
+_MOST_RESIDENT, _BETWEEN, _PAUSE = 800e6, 20.0, 4.0
 HOUSEKEEPER = Housekeeper(_MOST_RESIDENT, _BETWEEN)
 
 
