@@ -110,7 +110,7 @@ def test_blocks_that_are_kept_are_made_once_and_no_more_than_there_is_room_for(k
     whole = Kernel(net, "Theta", kernel)(inputs)
     shapes, call = [], Kernel.__call__
 
-    def counted(self, X, X2=None, **how):
+    def counted(self, X, X2, **how):
         shapes.append((len(X), len(X2)))
         return call(self, X, X2, **how)
 
