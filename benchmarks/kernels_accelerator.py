@@ -6,8 +6,9 @@
 second call. Errors are those of 64 of the inputs against float64, relative to the largest entry. "copy" brings what
 "device" leaves there to the host in one piece: what no way of computing it can fall below on the host. The rate counts
 the multiply-adds of the Hermite sums, 64 terms an entry, layer and order, and 30 of a closed form, against a large
-float64 matrix product. `--solve` conditions a Gaussian process on so many inputs by Cholesky, `--large` times one
-product of a kernel that is never held with 10 vectors, of which conjugate gradients need one an iteration.
+float64 matrix product. `--solve` conditions a Gaussian process on so many inputs by Cholesky, `--large` times two
+products of a kernel with 10 vectors, of which conjugate gradients need one an iteration: the first makes the blocks,
+half of the memory keeps some for the second.
 With PYTHONPATH at the source of an older version, `--sizes` alone times that.
 """
 
@@ -92,14 +93,17 @@ def solve(count: int) -> None:
 
 
 def large(count: int) -> None:
-    from widthwise.readers.kernel_solvers import Kernel
+    from widthwise.readers.kernel_solvers import KeptBlocks, Kernel, free_bytes
 
     random = np.random.default_rng(0)
     X, vectors = random.normal(size=(count, FEATURES)), random.normal(size=(count, 10))
     kernel = Kernel(network("relu"), "K")
-    start = time.perf_counter()
-    kernel.times(X, vectors)
-    print(f"  relu  N = {count:<7} kernel times 10 vectors {time.perf_counter() - start:8.2f} s", flush=True)
+    kept = KeptBlocks(free_bytes() // 2)
+    for which in ("computed", "kept"):
+        start = time.perf_counter()
+        kernel.times(X, vectors, kept)
+        seconds = time.perf_counter() - start
+        print(f"  relu  N = {count:<7} kernel times 10 vectors {seconds:8.2f} s, blocks {which}", flush=True)
 
 
 def main() -> None:

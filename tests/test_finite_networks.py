@@ -367,6 +367,14 @@ def test_memory_does_not_grow_with_the_number_of_networks():
     assert size(100) == size(10_000)
 
 
+@pytest.mark.parametrize(("widths", "loops"), [([16, 16, 16, 16], 1), ([16, 16, 8, 8], 2)])
+def test_layers_of_equal_width_are_compiled_once(widths, loops):
+    net = ww.MLP([3, *widths, 1], "tanh", C_W=1.5)
+    ref, layers = reference(net, X), sample_parameters(net, network_key(0, 0))
+    traced = jax.make_jaxpr(lambda some: tuple(fluctuations(net, some, jnp.asarray(X), ref)))(layers)
+    assert sum(equation.primitive.name == "scan" for equation in traced.eqns) == loops
+
+
 def test_few_networks_are_not_fitted_with_controls():
     tensors, controls = random_observations(10)
     sums = Tally(4)

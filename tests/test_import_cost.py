@@ -29,6 +29,16 @@ print([m for m in {HEAVY!r} if m in sys.modules])
     assert run(f"import sys, widthwise; print([m for m in {('xarray', *HEAVY)!r} if m in sys.modules])").strip() == "[]"
 
 
+def test_a_labelled_result_is_made_without_importing_dask():
+    code = """
+import sys
+from widthwise.results.labels import label, layer_coordinate
+made = label({"K": (("layer", "a"), [[1.0, 2.0]])}, None, layer_coordinate((3,)), kind="measure")
+print("dask" in sys.modules, made["K"].dims, made["layer"].values.tolist(), made["K"].long_name)
+"""
+    assert run(code).startswith("False ('layer', 'a') [3] kernel of the preactivations")
+
+
 def test_the_core_runs_where_only_jax_numpy_and_scipy_are_installed():
     code = """
 import sys

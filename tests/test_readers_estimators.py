@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import widthwise as ww
+from widthwise.readers import kernel_solvers
 from widthwise.readers.kernel_solvers import Kernel, make_solver
 
 rng = np.random.default_rng(0)
@@ -97,6 +98,33 @@ def test_conjugate_gradients_agree_with_cholesky(name):
     assert (np.linalg.norm(found - known, axis=0) < bound).all()
     assert (np.linalg.norm(known, axis=0) > 100 * bound).all()
     assert 1 < iterative.iterations < 60
+
+
+@pytest.mark.parametrize("kernel", ["infinite", "mean"])
+@pytest.mark.parametrize(("room", "made"), [(0, 8), (8 * 64 * 64, 7), (8 * 64 * (64 + 128), 6), (1 << 30, 4)])
+def test_blocks_that_are_kept_are_made_once_and_no_more_than_there_is_room_for(kernel, room, made, monkeypatch):
+    """Two products of a kernel in four blocks; the blocks' sizes are 64 rows by 64, 128, 192 and 200 inputs."""
+    monkeypatch.setitem(kernel_solvers.KERNEL_ROWS, "cpu", 64)
+    inputs, vectors = (np.random.default_rng(seed).normal(size=(200, 3)) for seed in (1, 2))
+    net = ww.MLP.ntk([3, 16, 16, 1], "tanh", 0.1, 2.0)
+    whole = Kernel(net, "Theta", kernel)(inputs)
+    shapes, call = [], Kernel.__call__
+
+    def counted(self, X, X2, **how):
+        shapes.append((len(X), len(X2)))
+        return call(self, X, X2, **how)
+
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    kept = kernel_solvers.KeptBlocks(room)
+    for _ in range(2):
+        product = Kernel(net, "Theta", kernel).times(inputs, vectors, kept)
+        np.testing.assert_allclose(product, whole @ vectors, rtol=1e-11, atol=1e-11 * np.abs(product).max())
+    assert len(shapes) == made
+    assert shapes[:4] == [(64, 64), (64, 128), (64, 192), (8, 200)]  # a triangle: half of the pairs
+    held = sum(block.nbytes for block in kept.blocks.values())
+    assert held + kept.room == room
+    again = pickle.loads(pickle.dumps(kept))
+    assert (again.room, again.blocks) == (room, {})
 
 
 def test_an_estimator_with_conjugate_gradients_predicts_the_same_and_survives_pickling():

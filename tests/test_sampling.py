@@ -89,6 +89,15 @@ def test_parameters_have_the_variances_of_the_specification():
             assert abs(float(jnp.var(values)) / variance - 1) < 4 * np.sqrt(2 / values.size)
 
 
+@pytest.mark.parametrize("width", [4, 5])
+def test_the_numbers_of_a_network_are_normal_numbers_of_its_key(width):
+    """One after the other, for an odd and an even number of parameters."""
+    shape = ww.MLP([2, width, 1], "tanh", C_b=1.0, C_W=[2.0, width])
+    (W, b), (V, c) = sample_parameters(shape, network_key(3, 5))
+    drawn = np.concatenate([np.ravel(part) for part in (W, b, V, c)])
+    np.testing.assert_allclose(drawn, jax.random.normal(network_key(3, 5), (4 * width + 1,)), rtol=1e-14)
+
+
 def test_a_network_depends_on_seed_and_index_alone():
     one = net("tanh", 16)
     a = ww.measure(one, X, networks=7, seed=2)

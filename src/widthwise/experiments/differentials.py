@@ -5,6 +5,8 @@ biases, with s the incoming activations and δ = ∂z/∂h the back-propagated s
 changes the preactivations h_a of a layer by (λ_b + (λ_W/n) s_a·s_b) δ_jb and by what comes from below, and every
 directional derivative of an activation or a signal costs one multiplication by a weight matrix per layer.
 
+Inputs do not move, and the signals of the output layer do not bend: terms with either are not made.
+
 Axes: i, j, k, m outputs; a, b, c, d inputs; the neurons of a layer come last.
 """
 
@@ -31,6 +33,10 @@ class DifferentiatedChain(NamedTuple):
     rates: list[float]  # λ_W/n
     sigma: list[tuple[jax.Array, ...]]  # σ', σ'', … (a, neurons)
     signals: ByLayer  # δ_ia = ∂z_ia/∂h_a (i, a, neurons)
+
+    def bends(self, layer: int) -> bool:
+        """Whether signals of a layer depend on the parameters; a network of one layer has none else to give shapes."""
+        return layer < len(self.weights) - 1 or len(self.weights) == 1
 
 
 class Motion(NamedTuple):
@@ -78,7 +84,8 @@ def move(c: DifferentiatedChain, along: ByLayer) -> Motion:
     """First derivatives along v_jb. The last dh is Ĥ: dh[j, b, a, i] = Ĥ_ij;ab."""
     ds, dh = [jnp.zeros((*along[0].shape[:2], *c.incoming[0].shape))], []
     for layer, W in enumerate(c.weights):
-        dh.append(ds[-1] @ W.T + c.features[layer][:, :, None] * along[layer][:, :, None, :])
+        own = c.features[layer][:, :, None] * along[layer][:, :, None, :]
+        dh.append(ds[-1] @ W.T + own if layer else own)
         if layer < len(c.sigma):
             ds.append(c.sigma[layer][0] * dh[-1])
     return Motion(along, ds, dh)
@@ -90,15 +97,17 @@ def move_twice(c: DifferentiatedChain, motion: Motion) -> tuple[ByLayer, ByLayer
     The last one of h is dĤ: [j, b, k, c, a, i] is dĤ_ijk;abc.
     """
     directions = motion.along[0].shape[:2]
-    dds, ddh = [jnp.zeros((*directions, *directions, *c.incoming[0].shape))], []
+    dds, ddh = ([jnp.zeros((*directions, *directions, *x.shape))] for x in (c.incoming[0], motion.dh[0][0, 0]))
     for layer, W in enumerate(c.weights):
-        shift = c.rates[layer] * jnp.einsum("kcan,bn->bkca", motion.ds[layer], c.incoming[layer])
-        crossed = shift[None, ..., None] * motion.along[layer][:, :, None, None, None, :]
-        ddh.append(dds[-1] @ W.T + crossed + jnp.transpose(crossed, (2, 3, 0, 1, 4, 5)))
+        if layer:
+            shift = c.rates[layer] * jnp.einsum("kcan,bn->bkca", motion.ds[layer], c.incoming[layer])
+            crossed = shift[None, ..., None] * motion.along[layer][:, :, None, None, None, :]
+            ddh.append(dds[-1] @ W.T + crossed + jnp.transpose(crossed, (2, 3, 0, 1, 4, 5)))
         if layer < len(c.sigma):
             slope, bend = c.sigma[layer][:2]
             moved = motion.dh[layer]
-            dds.append(bend * moved[:, :, None, None] * moved + slope * ddh[-1])
+            by_first = bend * moved[:, :, None, None] * moved
+            dds.append(by_first + slope * ddh[-1] if layer else by_first)
     return dds, ddh
 
 
@@ -107,7 +116,8 @@ def bend(c: DifferentiatedChain, of: ByLayer, motion: Motion) -> Bent:
     bent, below = [jnp.zeros((*of[0].shape[:2], *motion.along[-1].shape))], []
     for layer in reversed(range(1, len(c.weights))):
         overlap = c.rates[layer] * jnp.einsum("jbn,ian->iajb", motion.along[layer], of[layer])
-        below.insert(0, bent[0] @ c.weights[layer] + overlap[..., None] * c.incoming[layer])
+        own = overlap[..., None] * c.incoming[layer]
+        below.insert(0, bent[0] @ c.weights[layer] + own if c.bends(layer) else own)
         slope, curve = (f[:, None, None] for f in c.sigma[layer - 1][:2])
         unmoved = (of[layer] @ c.weights[layer])[:, :, None, None]
         bent.insert(0, curve * _by_input(motion.dh[layer - 1]) * unmoved + slope * below[0])
@@ -121,14 +131,16 @@ def bend_twice(c: DifferentiatedChain, bent: Bent, ddh: ByLayer) -> ByLayer:
     for layer in reversed(range(1, len(c.weights))):
         slope, curve, third = (f[:, None, None, None, None] for f in c.sigma[layer - 1][:3])
         moved = _by_input(bent.motion.dh[layer - 1])
-        overlap = c.rates[layer] * jnp.einsum("kcn,iamdn->iakcmd", along[layer], bent.signals[layer])
-        crossed = slope * overlap[..., None] * c.incoming[layer][:, None, None, :]
-        crossed += curve * moved[:, :, :, None, None] * bent.below[layer - 1][:, :, None, None]
+        crossed = curve * moved[:, :, :, None, None] * bent.below[layer - 1][:, :, None, None]
+        if c.bends(layer):
+            overlap = c.rates[layer] * jnp.einsum("kcn,iamdn->iakcmd", along[layer], bent.signals[layer])
+            crossed += slope * overlap[..., None] * c.incoming[layer][:, None, None, :]
         both = third * moved[:, :, :, None, None] * moved[:, None, None]
-        both += curve * jnp.transpose(ddh[layer - 1], (4, 0, 1, 2, 3, 5))
+        if layer > 1:
+            both += curve * jnp.transpose(ddh[layer - 1], (4, 0, 1, 2, 3, 5))
         unmoved = (bent.of[layer] @ c.weights[layer])[:, :, None, None, None, None]
-        from_above = slope * (result[0] @ c.weights[layer])
-        result.insert(0, both * unmoved + crossed + jnp.transpose(crossed, (0, 1, 4, 5, 2, 3, 6)) + from_above)
+        total = both * unmoved + crossed + jnp.transpose(crossed, (0, 1, 4, 5, 2, 3, 6))
+        result.insert(0, total + slope * (result[0] @ c.weights[layer]) if c.bends(layer) else total)
     return result
 
 
@@ -141,10 +153,12 @@ def second_derivative(c: DifferentiatedChain, bent: Bent, along: ByLayer) -> jax
     """d²z_ia[v_jb, v_kc], that is dĤ_ijk;abc: (j, b) the directions of `bent`, (k, c) those of `along`."""
     parts = []
     for layer, rate in enumerate(c.rates):
-        parts.append(jnp.einsum("ac,iajbn,kcn->ijkabc", c.features[layer], bent.signals[layer], along[layer]))
-        overlap = jnp.einsum("ian,kcn->iakc", bent.of[layer], along[layer])
-        shift = jnp.einsum("jban,cn->jbac", bent.motion.ds[layer], c.incoming[layer])
-        parts.append(rate * jnp.einsum("jbac,iakc->ijkabc", shift, overlap))
+        if c.bends(layer):
+            parts.append(jnp.einsum("ac,iajbn,kcn->ijkabc", c.features[layer], bent.signals[layer], along[layer]))
+        if layer:
+            overlap = jnp.einsum("ian,kcn->iakc", bent.of[layer], along[layer])
+            shift = jnp.einsum("jban,cn->jbac", bent.motion.ds[layer], c.incoming[layer])
+            parts.append(rate * jnp.einsum("jbac,iakc->ijkabc", shift, overlap))
     return _total(parts)
 
 
@@ -153,16 +167,19 @@ def third_derivative(c: DifferentiatedChain, along: ByLayer, bent: Bent, twice: 
     parts = []
     for layer, rate in enumerate(c.rates):
         s, delta = c.incoming[layer], along[layer]
-        parts.append(jnp.einsum("ab,iakcmdn,jbn->ijkmabcd", c.features[layer], twice[layer], delta))
-        overlap = jnp.einsum("iakcn,jbn->iakcjb", bent.signals[layer], delta)
-        shift = jnp.einsum("mdan,bn->mdab", bent.motion.ds[layer], s)
-        crossed = jnp.einsum("iakcjb,mdab->ijkmabcd", overlap, shift)
-        parts.append(rate * (crossed + jnp.transpose(crossed, (0, 1, 3, 2, 4, 5, 7, 6))))
-        shift_twice, plain = (
-            jnp.einsum("kcmdan,bn->kcmdab", dds[layer], s),
-            jnp.einsum("ian,jbn->iajb", bent.of[layer], delta),
-        )
-        parts.append(rate * jnp.einsum("kcmdab,iajb->ijkmabcd", shift_twice, plain))
+        if c.bends(layer):
+            parts.append(jnp.einsum("ab,iakcmdn,jbn->ijkmabcd", c.features[layer], twice[layer], delta))
+        if c.bends(layer) and layer:
+            overlap = jnp.einsum("iakcn,jbn->iakcjb", bent.signals[layer], delta)
+            shift = jnp.einsum("mdan,bn->mdab", bent.motion.ds[layer], s)
+            crossed = jnp.einsum("iakcjb,mdab->ijkmabcd", overlap, shift)
+            parts.append(rate * (crossed + jnp.transpose(crossed, (0, 1, 3, 2, 4, 5, 7, 6))))
+        if layer:
+            shift_twice, plain = (
+                jnp.einsum("kcmdan,bn->kcmdab", dds[layer], s),
+                jnp.einsum("ian,jbn->iajb", bent.of[layer], delta),
+            )
+            parts.append(rate * jnp.einsum("kcmdab,iajb->ijkmabcd", shift_twice, plain))
     return _total(parts)
 
 
@@ -171,17 +188,20 @@ def curvature_product(c: DifferentiatedChain, left: Bent, right: Bent) -> jax.Ar
     parts = []
     for layer, rate in enumerate(c.rates):
         s, of, other = c.incoming[layer], left.of[layer], right.of[layer]
-        shift = jnp.einsum("kcan,bn->kcab", left.motion.ds[layer], s)
-        shift_right = jnp.einsum("mdbn,an->mdab", right.motion.ds[layer], s)
-        shift_both = jnp.einsum("kcan,mdbn->kcmdab", left.motion.ds[layer], right.motion.ds[layer])
-        bent = jnp.einsum("iakcn,jbmdn->iakcjbmd", left.signals[layer], right.signals[layer])
-        bent_left = jnp.einsum("iakcn,jbn->iakcjb", left.signals[layer], other)
-        bent_right = jnp.einsum("ian,jbmdn->iajbmd", of, right.signals[layer])
-        parts.append(jnp.einsum("ab,iakcjbmd->ijkmabcd", c.features[layer], bent))
-        mixed = jnp.einsum("kcab,iajbmd->ijkmabcd", shift, bent_right)
-        mixed += jnp.einsum("mdab,iakcjb->ijkmabcd", shift_right, bent_left)
-        mixed += jnp.einsum("kcmdab,iajb->ijkmabcd", shift_both, jnp.einsum("ian,jbn->iajb", of, other))
-        parts.append(rate * mixed)
+        if c.bends(layer):
+            bent = jnp.einsum("iakcn,jbmdn->iakcjbmd", left.signals[layer], right.signals[layer])
+            parts.append(jnp.einsum("ab,iakcjbmd->ijkmabcd", c.features[layer], bent))
+        if layer:
+            shift_both = jnp.einsum("kcan,mdbn->kcmdab", left.motion.ds[layer], right.motion.ds[layer])
+            mixed = jnp.einsum("kcmdab,iajb->ijkmabcd", shift_both, jnp.einsum("ian,jbn->iajb", of, other))
+            if c.bends(layer):
+                shift = jnp.einsum("kcan,bn->kcab", left.motion.ds[layer], s)
+                shift_right = jnp.einsum("mdbn,an->mdab", right.motion.ds[layer], s)
+                bent_left = jnp.einsum("iakcn,jbn->iakcjb", left.signals[layer], other)
+                bent_right = jnp.einsum("ian,jbmdn->iajbmd", of, right.signals[layer])
+                mixed += jnp.einsum("kcab,iajbmd->ijkmabcd", shift, bent_right)
+                mixed += jnp.einsum("mdab,iakcjb->ijkmabcd", shift_right, bent_left)
+            parts.append(rate * mixed)
     return _total(parts)
 
 

@@ -220,12 +220,12 @@ def _with_differentials(
         """The tensors that are averaged over which of the probes is z_k; the other is z_i."""
         i, found = 1 - k, {}
         if "Q" in names:
-            found["Q"] = C_W * jnp.moveaxis(second_derivative(c, _along(bent, i, i), outputs)[0, 0], 0, -1)
+            found["Q"] = C_W * jnp.moveaxis(second_derivative(c, _bent_along(bent, i, i), outputs)[0, 0], 0, -1)
         if {"P", "R"} & set(names):
             dds, ddh = move_twice(c, _only(motion, k))
             found["P"] = C_W * jnp.einsum("bcan,dn->abcd", dds[-1][0, :, 0], s)
             if "R" in names:
-                crossed = _along(bent, i, k)
+                crossed = _bent_along(bent, i, k)
                 twice = bend_twice(c, crossed, ddh)
                 found["R"] = n * third_derivative(c, crossed.of, crossed, twice, dds)[0, 0, 0, 0]
         return found
@@ -233,7 +233,7 @@ def _with_differentials(
     def product_of(which):
         """ddIIĤ_ijkm of probes i, k, j, m."""
         i, k, j, m = which
-        return n * curvature_product(c, _along(bent, i, k), _along(bent, j, m))[0, 0, 0, 0]
+        return n * curvature_product(c, _bent_along(bent, i, k), _bent_along(bent, j, m))[0, 0, 0, 0]
 
     tensors = {name: value.mean(axis=0) for name, value in jax.lax.map(role, jnp.arange(2)).items()}
     asked = {name: which for name, which in _PRODUCTS_OF_CURVATURES.items() if name in names}
@@ -255,7 +255,7 @@ def _only(motion: Motion, k) -> Motion:
     return jax.tree.map(partial(jax.lax.dynamic_index_in_dim, index=k), motion)
 
 
-def _along(bent: Bent, i, k) -> Bent:
+def _bent_along(bent: Bent, i, k) -> Bent:
     """The bending of one of the signals along one of the motion's."""
 
     def both(x):

@@ -58,7 +58,7 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     names, parameters = iter(initialisation or ()), []
     # one call for the numbers of all layers, since each takes a tenth of a second to compile; layers of other
     # initialisations do not use theirs
-    normal = _normal(key, parameter_count(net))
+    normal = _normal_numbers(key, parameter_count(net))
     for position, (step, signal) in enumerate(zip(net.steps, net.step_signals, strict=True)):
         if isinstance(step, WeightLayer):
             size = step.fan_in * step.outputs
@@ -73,7 +73,7 @@ def sample_parameters(net: Network, key, initialisation: tuple[str, ...] | None 
     return parameters
 
 
-def _normal(key, count: int):
+def _normal_numbers(key, count: int):
     """`jax.random.normal`, in a loop over two halves: else XLA compiles the inverse of erf once for every layer."""
     uniform = jax.random.uniform(key, (count,), minval=np.nextafter(-1.0, 0.0), maxval=1.0)
     halves = jnp.pad(uniform, (0, count % 2)).reshape(2, -1)

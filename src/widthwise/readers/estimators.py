@@ -185,8 +185,8 @@ class NNGPRegressor(InfiniteWidthRegressor):
     noise : variance of the observation noise, in units of the targets' variance.
     choose : None; or "evidence", for the depth, C_b, C_W, output scale and noise under which the targets are most
         probable, found from at most `evidence_points` training inputs.
-    solver : "cholesky", exact, 16 N² bytes; "cg", conjugate gradients to `tolerance` without keeping the kernel,
-        about 11 KB for each training input; "auto", the first while it fits into half the free memory.
+    solver : "cholesky", exact, 16 N² bytes; "cg", conjugate gradients to `tolerance`, about 11 KB for each training
+        input and as much of the kernel as half the free memory keeps; "auto", the first while it fits into that half.
     random_state : seed of the choice of inputs for evidence and of the preconditioner.
     net : None; or a network with one output in place of `hidden_layers`, `activation`, `C_b` and `C_W`. X then has the
         shape of its inputs: (inputs, height, width, channels) for images.

@@ -1,8 +1,10 @@
 """Kernels of many inputs, and (K + ridge)⁻¹ applied to them: exactly by Cholesky, or by conjugate gradients.
 
 Cholesky keeps two N × N arrays of float64, 16 N² bytes (3.2 GB at N = 14,000), and costs N³/3 multiply-adds.
-Conjugate gradients never hold the kernel: blocks of rows are computed again in every iteration, and what is kept is one
-block and a Nyström preconditioner of rank 300, with temporaries 16N(300 + 384) bytes (0.55 GB at N = 50,000).
+Conjugate gradients take the kernel in blocks of rows up to the diagonal, each for the entries above it too. Half of the
+free memory keeps blocks, all of them in 4 N² bytes (40 GB at N = 100,000), on an accelerator on the device; the others
+are computed again in every iteration. What is needed besides is a block and a Nyström preconditioner of rank 300, with
+temporaries 16N(300 + 384) bytes (0.55 GB at N = 50,000).
 
 Hyperparameters are chosen to make the data most probable at infinite width (theory §9). The last layer is linear, so a
 factor s on its C_b and C_W is a factor on the kernel; with noise sρ the best s is known in closed form,
@@ -65,18 +67,49 @@ class Kernel:
         assert more is not None  # what has no mean kernel was refused when it was fitted
         return found + more.entries[shift]["xx"][0] / self.net.n
 
-    def times(self, X: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """Kernel on X times vectors (inputs, columns), block by block; on an accelerator no block leaves it."""
+    def times(self, X: np.ndarray, vectors: np.ndarray, kept: KeptBlocks | None = None) -> np.ndarray:
+        """Kernel on X times vectors (inputs, columns), block by block; on an accelerator no block leaves it.
+
+        Blocks are looked up in `kept`, and put there as long as there is room.
+        """
         device = on_accelerator() and self.kernel == "infinite"
-        return in_blocks(lambda rows: np.asarray(self(rows, X, device=device) @ vectors), X)
+        product, size = np.zeros(vectors.shape), by_device(KERNEL_ROWS)
+        for start in range(0, len(X), size):
+            rows, columns = slice(start, start + size), slice(start + size)
+            block = None if kept is None else kept.blocks.get(start)
+            if block is None:
+                block = self(X[rows], X[columns], device=device)
+                if kept is not None:
+                    kept.offer(start, block)
+            product[rows] += np.asarray(block @ vectors[columns])
+            product[:start] += np.asarray(block.T @ vectors[rows])[:start]
+        return product
 
 
-def in_blocks(
-    function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int | None = None
-) -> np.ndarray:  # fmt: skip
+class KeptBlocks:
+    """Blocks of one kernel by their first row, in at most so many bytes. They are not pickled, as they can be made."""
+
+    def __init__(self, room: int):
+        self.room, self.blocks = room, {}
+
+    def offer(self, start: int, block: Any) -> None:
+        if block.nbytes <= self.room:
+            self.blocks[start] = block
+            self.room -= block.nbytes
+
+    def __reduce__(self):
+        return KeptBlocks, (self.room + sum(block.nbytes for block in self.blocks.values()),)
+
+
+def in_blocks(function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, size: int | None = None) -> np.ndarray:
     """A function of inputs, whose results are put together again, at so many of them at a time."""
     size = size or by_device(KERNEL_ROWS)
     return np.concatenate([function(X[start : start + size]) for start in range(0, len(X), size)])
+
+
+def free_bytes() -> int:
+    """Memory that is free where kernels are computed."""
+    return (device_bytes() if on_accelerator() else None) or available_bytes()
 
 
 class Exact:
@@ -105,11 +138,12 @@ class Iterative:
         require_memory(held, f"conjugate gradients on {len(X)} inputs", "Take fewer inputs.")
         self.kernel, self.X, self.ridge, self.tolerance = kernel, X, ridge, tolerance
         self.preconditioner = nystrom(kernel, X, ridge, seed)
+        self.kept = KeptBlocks(max(0, free_bytes() - held) // 2)
         self.iterations, self.residual = 0, 0.0
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         found, self.iterations, self.residual = conjugate_gradients(
-            lambda v: self.kernel.times(self.X, v) + self.ridge * v,
+            lambda v: self.kernel.times(self.X, v, self.kept) + self.ridge * v,
             right.reshape(len(self.X), -1),
             self.preconditioner,
             self.tolerance,
@@ -138,8 +172,7 @@ def make_solver(
         raise UnknownName.of("solver", solver, ("auto", "cholesky", "cg"))
     tolerance = check_real("tolerance", tolerance, "a finite positive number", least=LEAST)
     if solver == "auto":
-        free = (device_bytes() if on_accelerator() else None) or available_bytes()
-        solver = "cholesky" if CHOLESKY_BYTES * len(X) ** 2 < max(1 << 26, free // 2) else "cg"
+        solver = "cholesky" if CHOLESKY_BYTES * len(X) ** 2 < max(1 << 26, free_bytes() // 2) else "cg"
     return Exact(kernel, X, ridge) if solver == "cholesky" else Iterative(kernel, X, ridge, tolerance, seed)
 
 

@@ -129,9 +129,14 @@ def _linear_part(net: Network, layers: Parameters, X, y, loss: Loss = SQUARED) -
 #: weights of φ_2 and φ_3.
 _OF_HALF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 _FREE = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
-_WEIGHTS = np.zeros((5, 4, 2))
-_WEIGHTS[1, 0], _WEIGHTS[2, 1], _WEIGHTS[3, 0], _WEIGHTS[3, 1] = (1.0, 0.0), (2.0, 0.0), (2.0, -4.0), (2.0, -4.0)
-_WEIGHTS[3, 2], _WEIGHTS[4, 2], _WEIGHTS[4, 3] = (-1.0, 4.0), (1.0, -4.0), (-1.0, 4.0)
+_OF_EARLIER = np.zeros((5, 4, 2))
+_OF_EARLIER[1, 0], _OF_EARLIER[2, 1], _OF_EARLIER[3, 0], _OF_EARLIER[3, 1] = (
+    (1.0, 0.0),
+    (2.0, 0.0),
+    (2.0, -4.0),
+    (2.0, -4.0),
+)
+_OF_EARLIER[3, 2], _OF_EARLIER[4, 2], _OF_EARLIER[4, 3] = (-1.0, 4.0), (1.0, -4.0), (-1.0, 4.0)
 
 
 class _Stages(NamedTuple):
@@ -159,8 +164,8 @@ def flow_step(
     times = h * jnp.asarray(1.0 - 0.5 * _OF_HALF)
     functions = phi(times[:, None] * part.values)
     # φ_k(hA) v is v/k! less h λJᵀ √D U φ_{k+1} Uᵀ√D Jv
-    through = -h * times[:, None, None] * jnp.einsum("sgk,ksm->sgm", _WEIGHTS, jnp.stack(functions[2:]))
-    unchanged = h * (_WEIGHTS @ np.array([1 / 2, 1 / 6]))
+    through = -h * times[:, None, None] * jnp.einsum("sgk,ksm->sgm", _OF_EARLIER, jnp.stack(functions[2:]))
+    unchanged = h * (_OF_EARLIER @ np.array([1 / 2, 1 / 6]))
     kept = jax.tree.map(lambda p: jnp.zeros((vectors, *p.shape), p.dtype), layers)
     seen, pulling, free = jnp.zeros((vectors, *y.shape)), jnp.zeros(vectors), times * _FREE
     if decay is not None:
