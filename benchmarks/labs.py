@@ -220,8 +220,13 @@ PAGE = """# How often a lab is right
 Every lab was run on many sets of three seeds that nobody chose, 0 to 2, 3 to 5 and so on, at the sizes of a quick run.
 A lab whose statement is right is refuted by chance in at most 1 % of its runs ([how](index.md)). *Holds* is the share
 of sets on which no claim was refuted; *rejected* is the share of sets on which a wrong prediction, or a control, was
-rejected, for the one that is hardest to reject. Seconds are processor seconds of one quick run, with what is compiled
-divided among the runs of a process. `make bench` repeats it (`benchmarks/labs.py`, which goes on where it stopped).
+rejected, for the one that is hardest to reject. `make bench` repeats it and adds to it (`benchmarks/labs.py`; what
+every set said is kept in `benchmarks/results/labs.json`, for one version of each lab).
+
+Seconds are processor seconds of one quick run, with what is compiled divided among the runs of a process, on machines
+with more or less else to do. With nothing compiled before a quick run took 68 in loss-and-schedule, 64 in
+lazy-vs-rich, 57 in hessian, 51 in quadratic-model and 41 or fewer in the others, half of it compiling, which is kept
+for the next run; experiments of different seeds and sizes run side by side on all cores.
 
 | lab | sets | tests | holds | wrong predictions | rejected at least | seconds |
 |---|---|---|---|---|---|---|
