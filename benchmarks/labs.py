@@ -85,6 +85,18 @@ def measure(lab: str, size: int, seed: int) -> dict[str, Any]:
     return {"size": size, "seed": seed, "seconds": round(time.process_time() - start, 2)} | found
 
 
+def cold_seconds(lab: str) -> float:
+    """Processor seconds of a quick run in a process of its own, with nothing compiled before."""
+    import jax
+
+    from widthwise.labs import run_lab
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    start = time.process_time()
+    run_lab(lab, quick=True, progress=False)
+    return round(time.process_time() - start, 1)
+
+
 def _finite(freedom: float) -> float | None:
     return freedom if math.isfinite(freedom) else None
 
@@ -220,8 +232,11 @@ PAGE = """# How often a lab is right
 Every lab was run on many sets of three seeds that nobody chose, 0 to 2, 3 to 5 and so on, at the sizes of a quick run.
 A lab whose statement is right is refuted by chance in at most 1 % of its runs ([how](index.md)). *Holds* is the share
 of sets on which no claim was refuted; *rejected* is the share of sets on which a wrong prediction, or a control, was
-rejected, for the one that is hardest to reject. Seconds are processor seconds of one quick run, with what is compiled
-divided among the runs of a process. `make bench` repeats it (`benchmarks/labs.py`, which goes on where it stopped).
+rejected, for the one that is hardest to reject. `make bench` repeats it and adds to it (`benchmarks/labs.py`; what
+every set said is kept in `benchmarks/results/labs.json`, for one version of each lab).
+
+Seconds are processor seconds of one quick run with nothing compiled before, half of which go into compiling in the
+longest ones; what is compiled is kept for the next run. Experiments of a lab run side by side on all cores.
 
 | lab | sets | tests | holds | wrong predictions | rejected at least | seconds |
 |---|---|---|---|---|---|---|
@@ -244,7 +259,8 @@ def page(record: dict[str, dict[str, Any]]) -> str:
         wrong += [
             f"| {name} | {_cell(claim)} | {_cell(what)} | {share:.0%} |" for (claim, what), share in shares.items()
         ]
-    lines += ["", "## Sets that were refuted", "", "| lab | seeds | claims |", "|---|---|---|", *refuted]
+    if refuted:
+        lines += ["", "## Sets that were refuted", "", "| lab | seeds | claims |", "|---|---|---|", *refuted]
     lines += ["", "## Every wrong prediction", "", "| lab | claim | wrong prediction | rejected |", "|---|---|---|---|"]
     return PAGE + "\n".join([*lines, *wrong]) + "\n"
 
@@ -280,6 +296,7 @@ def main() -> None:
         "--file", type=Path, nargs="+", default=[Path("out") / "labs.jsonl"], help="the first is written"
     )
     parser.add_argument("--record", type=Path, default=RECORD, help="the verdicts of all sets so far")
+    parser.add_argument("--cold", action="store_true", help="measure the seconds of a quick run, nothing compiled")
     parser.add_argument("--docs", type=Path, help="folder of the labs' pages, whose numbers are written")
     parser.add_argument("--claims", action="store_true", help="how the pulls of every claim are spread")
     arguments = parser.parse_args()
@@ -305,8 +322,9 @@ def main() -> None:
         measured, own = entries[name, lab["version"]], record[name]
         found = dict(verdicts(measured, lab["sizes"]))
         add_to_record(own, found)
-        if measured:
-            own["seconds"] = round(_seconds(measured) * SEEDS_PER_SET * len(lab["sizes"]), 1)
+        if arguments.cold:
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                own["seconds"] = pool.submit(cold_seconds, name).result()
         if not own["sets"]:
             del record[name]
             continue
@@ -320,11 +338,6 @@ def main() -> None:
     arguments.record.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if arguments.docs:
         (arguments.docs / "calibration.md").write_text(page(record), encoding="utf-8")
-
-
-def _seconds(entries: dict[tuple[int, int], dict[str, Any]]) -> float:
-    """Of one run of the experiment, on average."""
-    return sum(entry["seconds"] for entry in entries.values()) / len(entries)
 
 
 if __name__ == "__main__":

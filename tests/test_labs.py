@@ -1,5 +1,6 @@
 """Every lab: a statement that names its theory, two sizes or more, and a quick run that holds and could have failed."""
 
+import ast
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from widthwise import devices
 from widthwise.cli.main import main
 from widthwise.errors import InvalidInput, UnknownName
 from widthwise.labs import Claim, Lab, Outcome, get_lab, names, run_lab
-from widthwise.labs.catalogue import knobs
+from widthwise.labs.catalogue import LABS, knobs
 from widthwise.labs.claims import pooled
 from widthwise.labs.estimates import LabEstimate
 from widthwise.labs.verdict import FALSE_ALARM, ClaimRow, Verdict
@@ -33,6 +34,18 @@ def test_a_lab_has_two_sizes_and_says_where_its_theory_stands(name):
     assert len(lab.quick_sizes) >= 2
     assert "theory §" in lab.statement
     assert lab.size_name != "size"
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_setting_of_a_lab_depends_on_the_seed(name):
+    """A seed is handed on, multiplied and added to, but nothing is chosen by it."""
+    choices = (ast.Compare, ast.Match, ast.BoolOp)
+    tree = ast.parse(LABS[name].read_text(encoding="utf-8"))
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp | ast.While)]
+    tests += [node for node in ast.walk(tree) if isinstance(node, choices)]
+    tests += [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    read = {part.id for test in tests for part in ast.walk(test) if isinstance(part, ast.Name)}
+    assert not {"seed", "seeds"} & read
 
 
 # the verdict
@@ -139,6 +152,7 @@ def test_a_lab_of_ones_own_is_a_file(own, tmp_path, capsys):
     result = run_lab(own, seeds=(4, 8))
     assert (result.lab.name, result.lab.title, result.verdict) == ("fair-coins", "coins are fair", "holds")
     assert [outcome.seed for outcome in result.outcomes[100]] == [4, 8]
+    assert result.figure().get_supxlabel() == "seeds 4, 8; single runs: 4"
     assert main(["lab", str(own), "--quick", "--quiet", "--save", str(tmp_path / "found")]) == 0
     assert capsys.readouterr().out.endswith("verdict: holds\n")
     assert (tmp_path / "found" / "fair-coins.svg").exists()

@@ -8,13 +8,15 @@ and ddĤ by its like (theory §8, §10). Each network and its mirror image are t
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from widthwise.devices import on_all_cores
 from widthwise.experiments.layer_passes import Weights
 from widthwise.experiments.sampler import sample_parameters
 from widthwise.experiments.tangent import outputs
@@ -53,6 +55,7 @@ class TwoWays(NamedTuple):
     test: int
 
 
+_one_at_a_time = Lock()
 FLOW = Way(GradientFlow())
 PAIRS = {
     "log-cosh against squared loss": TwoWays(Way(GradientFlow(), "log_cosh"), FLOW, 0),
@@ -63,6 +66,7 @@ PAIRS = {
         1,
     ),
 }
+WAYS = tuple(dict.fromkeys(way for pair in PAIRS.values() for way in (pair.way, pair.other)))
 
 
 def network(width: int) -> MLP:
@@ -87,28 +91,33 @@ def _away(net: MLP, key) -> jax.Array:
 
 def _differences(net: MLP, start: list[Weights], key) -> jax.Array:
     ends = {}
-    for way in dict.fromkeys(way for pair in PAIRS.values() for way in (pair.way, pair.other)):
+    for way in WAYS:
         loss = NAMED_LOSSES[way.loss]
         end = train_one(net, way.algorithm, start, jnp.asarray(X), jnp.asarray(Y).T, key, HOW, loss)
         ends[way] = outputs(net, end.layers, jnp.asarray(X_TEST))[0]
     return jnp.array([(ends[pair.way] - ends[pair.other])[pair.test] for pair in PAIRS.values()])
 
 
-@lru_cache
 def end_differences() -> dict[str, tuple[float, float]]:
     """δ, the coefficient of 1/n by which the ends of each pair differ, and its standard error."""
-    found = {}
-    for name, pair in PAIRS.items():
-        ends = [
-            predict(network(4 * max(SIZES)), X, Y, X_TEST, way.algorithm, order=1, loss=way.loss, draws=DRAWS)
-            for way in (pair.way, pair.other)
-        ]
+    with _one_at_a_time:  # experiments may run side by side
+        return _end_differences()
+
+
+@cache
+def _end_differences() -> dict[str, tuple[float, float]]:
+    ends, found = dict(zip(WAYS, on_all_cores(_predicted, WAYS), strict=True)), {}
+    for name, (way, other, test) in PAIRS.items():
         means, errors = (
-            [p[f"mean1{part}"].values[0, pair.test] if f"mean1{part}" in p else 0.0 for p in ends]
+            [p[f"mean1{part}"].values[0, test] if f"mean1{part}" in p else 0.0 for p in (ends[way], ends[other])]
             for part in ("", "_se")
         )
         found[name] = means[0] - means[1], float(np.hypot(errors[0], errors[1]))
     return found
+
+
+def _predicted(way: Way) -> Any:
+    return predict(network(4 * max(SIZES)), X, Y, X_TEST, way.algorithm, order=1, loss=way.loss, draws=DRAWS)
 
 
 def experiment(width: int, seed: int) -> Outcome:

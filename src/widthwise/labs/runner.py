@@ -71,7 +71,7 @@ class LabResult:
         return (*([f"settings: {set_to}"] if set_to else ()), self.judged.basis, f"verdict: {self.verdict}")
 
     def figure(self) -> Any:
-        """The lab's matplotlib figure."""
+        """The lab's matplotlib figure, with the seeds that it shows."""
         if self.lab.draw is None:
             raise InvalidInput("lab", f"{self.lab.name!r}, which draws no figure", "a lab with a function `draw`")
         with needing("labs", "the figure of a lab"):
@@ -82,7 +82,15 @@ class LabResult:
         with look():
             figure = Figure(figsize=(10.5, 4.4))
             self.lab.draw(figure, self.outcomes)
+            figure.supxlabel(self._seeds_shown, x=0.99, ha="right", fontsize=8)
         return figure
+
+    @property
+    def _seeds_shown(self) -> str:
+        """Panels show means over all seeds, or the run of the first."""
+        seeds = [outcome.seed for outcome in next(iter(self.outcomes.values()))]
+        text = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        return f"{text}; single runs: {seeds[0]}" if len(seeds) > 1 else text
 
     def __str__(self) -> str:
         table = text_table(COLUMNS, [row.cells for row in self.rows], left=True, limit=None)
