@@ -219,7 +219,8 @@ def _blame_inputs_that_are_too_large(ensemble: Ensemble, networks: int) -> None:
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
     found = estimates(sums, ensemble.net.n)
     variables = {}
-    for name in (name for name in found if f"plain_{name}" in found):
+    names = ("mean", "cov", "kernel", "change", "kappa3", "kappa4", "kappa3_joint")
+    for name in (name for name in names if name in found):
         value, error = found[name]
         plain = found["plain_" + name]
         # how many times more networks plain averages would need; NaN where nothing scatters
