@@ -175,7 +175,7 @@ def distribution_rows(case: Case, narrow: Ensembles, wide: Ensembles) -> list[st
         weighted = np.linalg.solve(covariance, shape)
         amount, scatter = weighted @ (value - by_moments) / (weighted @ shape), 1.0 / np.sqrt(weighted @ shape)
         rows.append(
-            f"output {at[0]}: distribution at {len(POINTS)} points: up to {worst[0]:.2f}, of a Gaussian {worst[1]:.2f}; "
+            f"output {at[0]}: distribution at {len(POINTS)} points: up to {worst[0]:.2f}, Gaussian {worst[1]:.2f}; "
             f"its shape {amount:.4f} ± {scatter:.4f} of the predicted one, pull {(amount - 1.0) / scatter:+.2f}; "
             f"Gaussian {amount / scatter:+.1f}, +10% {(amount - 1.1) / scatter:+.1f}; "
             f"controls save {found[1].reduction:.1f} times"
