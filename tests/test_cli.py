@@ -359,7 +359,7 @@ def test_completion_knows_every_name():
     assert set(options.DATA_SETS) == set(BUILT_IN)
     assert set(options.ALGORITHM_NAMES) == set(ALGORITHM_CLASSES)
     assert options.SCHEDULES == WARM_SHAPES
-    assert options.DECAYS == DECAY_TO
+    assert options.DECAY_CENTRES == DECAY_TO
 
 
 def run(*words: str, **more) -> subprocess.CompletedProcess:

@@ -26,7 +26,7 @@ COMPLETED_ACTIVATIONS = (
 DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 ALGORITHM_NAMES = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum", "adam")
 SCHEDULES = ("constant", "cosine", "linear")
-DECAYS = ("initialisation", "zero")
+DECAY_CENTRES = ("initialisation", "zero")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
 MOST_LAYERS = 100_000
@@ -161,7 +161,7 @@ class TrainingOptions:
     decay_to: Annotated[
         str | None,
         typer.Option(
-            "--decay-to", help="Where it pulls: initialisation (usual) or zero.", autocompletion=one_of(DECAYS)
+            "--decay-to", help="Where it pulls: initialisation (usual) or zero.", autocompletion=one_of(DECAY_CENTRES)
         ),
     ] = None
 
