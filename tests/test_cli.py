@@ -20,6 +20,7 @@ from widthwise.cli import options
 from widthwise.cli.main import main
 from widthwise.cli.output import Records, emit
 from widthwise.cli.program import app
+from widthwise.network.algorithms import DECAY_TO
 from widthwise.network.schedules import WARM_SHAPES
 from widthwise.study.data import BUILT_IN
 from widthwise.study.spec import ALGORITHM_CLASSES
@@ -126,6 +127,24 @@ def test_schedules_are_those_of_python(words, here, capsys):
     code, out, _ = call(capsys, "compare", "predicted.nc", "trained.nc")
     assert code in (0, 1)
     assert "mean" in out
+
+
+def test_decay_to_zero_and_how_an_end_was_found(here, capsys):
+    flags = ["predict", "--widths", "2,8,1", "--data", "xor"]
+    words = ["--time", "2", "--weight-decay", "0.3", "--decay-to", "zero", "--out", "decayed.nc"]
+    assert call(capsys, *flags, *words)[0] == 0
+    data = ww.MLP([2, 8, 1], "tanh"), *ww.dataset("xor").for_training()
+    p = ww.predict(*data, ww.GradientFlow(2.0, weight_decay=0.3, decay_to="zero"))
+    assert np.allclose(ww.load("decayed.nc")["cov"], p["cov"], atol=1e-12)
+    _, _, err = call(capsys, *flags, "--loss", "huber")
+    assert "solution: closed form: the only stationary point is z = y" in " ".join(err.split())
+
+
+def test_evidence_says_where_its_correction_is_no_correction(capsys):
+    words = ["evidence", "--activation", "erf", "--data", "xor", "--depths", "2", "--C_W-grid", "1", "--hidden"]
+    _, _, err = call(capsys, *words, "64,1024")
+    assert err.startswith("warning: order=1: for 1 of 2 networks the correction is of the size of the leading term")
+    assert call(capsys, *words, "1024")[2] == ""
 
 
 def test_a_spec_file_has_schedules_too():
@@ -353,6 +372,7 @@ def test_completion_knows_every_name():
     assert set(options.DATA_SETS) == set(BUILT_IN)
     assert set(options.ALGORITHM_NAMES) == set(ALGORITHM_CLASSES)
     assert options.SCHEDULES == WARM_SHAPES
+    assert options.DECAY_CENTRES == DECAY_TO
 
 
 def run(*words: str, **more) -> subprocess.CompletedProcess:

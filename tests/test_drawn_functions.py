@@ -166,7 +166,7 @@ class TestTrainedDensity:
         assert [name for one in found for name in one.data_vars if "long_name" not in one[name].attrs] == []
 
     def test_skewness_at_several_inputs_is_symmetric(self):
-        s = ww.trained_skewness(self.net, X[:1], [1.0], X[1:])["kappa3"].values
+        s = ww.trained_skewness(self.net, X[:1], [1.0], X[1:])["kappa3_joint"].values
         assert np.allclose(s, s.transpose(0, 2, 1, 3))
         assert np.allclose(s, s.transpose(0, 3, 2, 1))
         assert np.abs(s).max() > 1e-3

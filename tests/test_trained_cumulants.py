@@ -81,6 +81,18 @@ class TestNetworks:
         assert abs((t["kappa3"] + theory["kappa3"]) / t["kappa3_se"]) > 8.0
         assert {row.variable for row in ww.compare(theory, t)} >= {"kappa3", "kappa4"}
 
+    def test_skewness_at_three_inputs(self):
+        """Four distinct entries; one above 4.5 standard errors once in 30,000 runs."""
+        data = swish(64), X, [2.0, 2.0], [X_TEST[0], [1.2, -0.4, 0.8]]
+        theory, t = ww.trained_skewness(*data), ww.train(*data, networks=3000, seed=4, progress=False)
+        found, error = t["kappa3_joint"], t["kappa3_joint_se"]
+        assert np.abs((found - theory["kappa3_joint"]) / error).max() < 4.5
+        # the sign counts, and so does which inputs are meant
+        assert abs((found + theory["kappa3_joint"]) / error).values[0, 0, 0, 1] > 8.0
+        assert np.abs((found - theory["kappa3_joint"][:, ::-1, ::-1, ::-1].values) / error).max() > 6.0
+        assert np.allclose(np.einsum("iaaa->ia", found), t["kappa3"])
+        assert [row.variable for row in ww.compare(theory, t)] == ["kappa3_joint"]
+
     def test_without_control_variates_the_same_with_more_noise(self):
         _, t = self.pulls(ww.predict(swish(64), X, [2.0, 2.0], X_TEST[:1], cumulants=4), seed=2)
         assert t.attrs["variance_reduction_kappa3"] > 5.0

@@ -33,7 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "couplings": ("widthwise couplings --widths 2,64,1 --C_b 0.1 --data circle --points 2",),
     "trained_kernel": ("widthwise trained_kernel --widths 2,64,1 --data xor --learning-rate 0.2 --steps 20",),
     "posterior": ("widthwise posterior --widths 2,64,1 --data xor --noise 0.01 --order 1 --format csv",),
-    "evidence": ("widthwise evidence --activation erf --data xor --depths 2,3 --hidden 64 --out evidence.nc",),
+    "evidence": ("widthwise evidence --activation erf --data xor --depths 2,3 --hidden 1024 --out evidence.nc",),
     "train": ("widthwise train --spec study.toml --networks 50 --out trained.nc",),
     "report": (
         "widthwise report --widths 1,8,1 --data sine --points 2 --networks 0 --trained 0 --out report.html",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from widthwise.cli.options import FigureOptions, OutputOptions, PredictionOptions, StudyOptions, axis, whole_numbers
-from widthwise.cli.output import Records, check_output, emit, emit_with_figure, tell_network
+from widthwise.cli.output import Records, check_output, emit, emit_with_figure, remark, tell_network
 
 Order = Annotated[int, typer.Option("--order", help="0: infinite width; 1: with corrections of order 1/n.")]
 
@@ -43,6 +43,7 @@ def evidence(
     order: Order = 1,
 ) -> None:
     """Compute the log evidence of the training targets for a grid of networks with one activation."""
+    from widthwise.inference.corrections import LARGE_CORRECTION
     from widthwise.inference.posterior import evidence_grid
 
     check_output(output)
@@ -50,7 +51,13 @@ def evidence(
     X, y, _ = what.data.for_training()
     grid: dict[str, Any] = {"depth": whole_numbers("--depths", depths), "width": whole_numbers("--hidden", hidden)}
     grid |= {"C_W": axis("--C_W-grid", C_W_grid), "C_b": axis("--C_b-grid", C_b_grid), "noise": axis("--noise", noise)}
-    emit(evidence_grid(what.net.activation, X, y, order=order, **grid), output)
+    found = evidence_grid(what.net.activation, X, y, order=order, **grid)
+    emit(found, output)
+    shift = abs(found["log_evidence"] - found["log_evidence0"])
+    far = int((shift > LARGE_CORRECTION * abs(found["log_evidence0"]).clip(1.0)).sum())
+    if far:
+        share = f"{far} of {found['log_evidence'].size} networks the correction is of the size of the leading term"
+        remark(output, f"warning: order=1: for {share}: 1/n is not small there; take wider ones")
 
 
 def couplings(

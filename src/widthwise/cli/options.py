@@ -28,7 +28,7 @@ DATA_SETS = ("circle", "diabetes", "digits", "iris", "sine", "spiral", "xor")
 PREDICTED_ALGORITHMS = ("gradient_flow", "gradient_descent", "newton_step", "sgd", "momentum")
 ALGORITHM_NAMES = (*PREDICTED_ALGORITHMS, "adam")
 SCHEDULES = ("constant", "cosine", "linear")
-DECAYS = ("initialisation", "zero")
+DECAY_CENTRES = ("initialisation", "zero")
 FORMATS = ("table", "json", "csv", "netcdf")
 #: Layers of a network on the command line. A layer takes `theory` milliseconds, so that these take minutes.
 MOST_LAYERS = 100_000
@@ -171,7 +171,9 @@ class TrainingOptions:
     decay_to: Annotated[
         str | None,
         typer.Option(
-            "--decay-to", help="What weights decay to: initialisation (default) or zero.", autocompletion=one_of(DECAYS)
+            "--decay-to",
+            help="What weights decay to: initialisation (default) or zero.",
+            autocompletion=one_of(DECAY_CENTRES),
         ),
     ] = None
 

@@ -11,7 +11,7 @@ from widthwise.errors import InvalidInput
 from widthwise.inference.corrections import AT_TESTS
 from widthwise.inference.function_space import Problem, path_moments, train_draws
 from widthwise.inference.infinite_width import KernelBlocks
-from widthwise.inference.linear_training import LinearAlgorithm, is_to_convergence
+from widthwise.inference.linear_training import LinearAlgorithm, batch_of, is_to_convergence
 from widthwise.inference.trained.path_terms import path_corrections
 from widthwise.inference.trained.trained_moments import OutputMoments
 from widthwise.network import NewtonStep, check_integer, check_seed
@@ -33,11 +33,12 @@ def path_solution(kernels: KernelBlocks, algorithm: Any, y: np.ndarray, loss: Lo
     more: dict[str, Any] = {
         "mean_se": (AT_TESTS, tests.mean_se),
         "cov_se": (TEST_PAIRS, tests.cov_se),
-        "from_zero": (AT_TESTS, tests.from_zero),
         "train_mean0": (AT_TRAINING, training.mean),
         "train_cov0": (TRAIN_PAIRS, training.cov),
-        "train_from_zero": (AT_TRAINING, training.from_zero),
     }
+    if batch_of(algorithm, len(y)) is None:
+        # batches are drawn, so that paths from zero scatter too
+        more |= {"from_zero": (AT_TESTS, tests.from_zero), "train_from_zero": (AT_TRAINING, training.from_zero)}
     return (tests.mean, tests.cov), more
 
 

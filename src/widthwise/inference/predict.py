@@ -100,9 +100,9 @@ def predict(
     training inputs as train_mean0 on (output, train), train_cov0 on (output, train, output_, train_). With order=1
     mean1, cov1, train_mean1, train_cov1 are the coefficients of 1/n, and mean = mean0 + mean1/n, cov = cov0 + cov1/n.
     With cumulants=4, kappa3 and kappa4 on (output, test): the third cumulant is kappa3/n, the fourth kappa4/n. Where a
-    path is integrated also mean_se, cov_se, standard errors over draws, and from_zero: outputs that start at zero,
-    whose path is not random; with order=1 mean1_se, cov1_se too, but for squared loss, whose sums are exact. The
-    attribute `solution` says how the end was found.
+    path is integrated also mean_se, cov_se, standard errors over draws, and but for batches from_zero: outputs that
+    start at zero, whose path is not random; with order=1 mean1_se, cov1_se too, but for squared loss, whose sums are
+    exact. The attribute `solution` says how the end was found.
 
     >>> import widthwise as ww
     >>> net = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5)

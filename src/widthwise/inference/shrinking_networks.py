@@ -27,7 +27,7 @@ from widthwise.network.schedules import scheduled_rates
 from widthwise.network.stability import decay_of
 
 #: Nodes in a panel of the flow; and the first panel, in units of the quickest mode.
-PANEL_NODES, FIRST_PANEL = 10, 0.5
+NODES_OF_A_PANEL, FIRST_PANEL = 10, 0.5
 #: Matrices of all inputs at all times that are held at once.
 HELD_MATRICES = 16
 
@@ -73,16 +73,16 @@ class Times(NamedTuple):
 
 def _integrals(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gauss's nodes on panels, and weights of the integrals from the first edge to each node and to the last edge."""
-    x, w = legendre.leggauss(PANEL_NODES)
-    degrees = np.arange(PANEL_NODES)
-    higher = legendre.legvander(x, PANEL_NODES)
+    x, w = legendre.leggauss(NODES_OF_A_PANEL)
+    degrees = np.arange(NODES_OF_A_PANEL)
+    higher = legendre.legvander(x, NODES_OF_A_PANEL)
     # ∫_{−1}^x P_k = (P_{k+1} − P_{k−1})/(2k + 1), and x + 1 for k = 0
-    lower = np.concatenate([-np.ones((PANEL_NODES, 1)), higher[:, : PANEL_NODES - 1]], axis=1)
+    lower = np.concatenate([-np.ones((NODES_OF_A_PANEL, 1)), higher[:, : NODES_OF_A_PANEL - 1]], axis=1)
     within = (higher[:, 1:] - lower) / (2 * degrees + 1) @ np.linalg.inv(higher[:, :-1])
     half = 0.5 * np.diff(edges)
     nodes = ((edges[:-1] + half)[:, None] + half[:, None] * x).ravel()
     to_end = (half[:, None] * w).ravel()
-    panel = np.repeat(np.arange(len(half)), PANEL_NODES)
+    panel = np.repeat(np.arange(len(half)), NODES_OF_A_PANEL)
     to_nodes = np.where(panel[:, None] > panel, to_end, 0.0)
     to_nodes += np.kron(np.diag(half), within)
     return nodes, to_nodes, to_end

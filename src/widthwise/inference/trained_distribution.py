@@ -15,7 +15,7 @@ from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.edgeworth import Edgeworth
 from widthwise.inference.trained.trained_moments import Basis, joint_third_cumulant
 from widthwise.network import Network, check_integer, check_network, check_one_input, real_array
-from widthwise.results.labels import label
+from widthwise.results.labels import TEST_TRIPLES, label
 
 #: Points at which a density is given unless others are asked for, and how far they reach in standard deviations.
 DENSITY_POINTS, DENSITY_REACH = 201, 5.0
@@ -100,13 +100,13 @@ def trained_skewness(
 
     Returns
     -------
-    Dataset with kappa3 on (output, test, test_, test__), the coefficient of 1/n; and skewness, kappa3/n over the
-    standard deviations at infinite width, zero where one of them vanishes.
+    Dataset with kappa3_joint on (output, test, test_, test__), the coefficient of 1/n, which `train` measures at up to
+    four tests; and skewness, kappa3_joint/n over the standard deviations at infinite width, zero where one vanishes.
 
     >>> import widthwise as ww
     >>> net, data = ww.MLP([1, 64, 1], "tanh", C_b=0.1, C_W=1.5), ([[-1.0], [1.0]], [0.5, 0.7], [[0.3], [2.0]])
     >>> s, p = ww.trained_skewness(net, *data), ww.predict(net, *data, cumulants=3)
-    >>> bool(np.allclose(np.einsum("iaaa->ia", s["kappa3"]), p["kappa3"]))
+    >>> bool(np.allclose(np.einsum("iaaa->ia", s["kappa3_joint"]), p["kappa3"]))
     True
     """
     solved: Algorithm = corrections.check_algorithm(algorithm)
@@ -118,6 +118,6 @@ def trained_skewness(
     scale = np.einsum("ix,iy,iw->ixyw", deviations, deviations, deviations)
     there = scale > 1e-9 * max(float(scale.max()), 1e-300)
     skewness = np.divide(third / net.n, scale, out=np.zeros_like(third), where=there)
-    dims = ("output", "test", "test_", "test__")
     details = {"kind": "trained_skewness", "order": 1, "algorithm": repr(solved), "route": problem.flow.route}
-    return label({"kappa3": (dims, third), "skewness": (dims, skewness)}, net, **details)
+    variables = {"kappa3_joint": (TEST_TRIPLES, third), "skewness": (TEST_TRIPLES, skewness)}
+    return label(variables, net, **details)

@@ -17,6 +17,8 @@ from widthwise.version import __version__
 
 #: Dimensions of a covariance between outputs at test inputs.
 TEST_PAIRS = ("output", "test", "output_", "test_")
+#: Of a third cumulant of one output at three of them.
+TEST_TRIPLES = ("output", "test", "test_", "test__")
 
 MEANING = {
     **{name: record.meaning for name, record in TENSORS.items()},
@@ -41,6 +43,7 @@ MEANING = {
     "cov_difference": "covariance less that of the first algorithm (theory §8)",
     "change1": "coefficient of 1/n in the mean change of the neural tangent kernel by training (theory §8)",
     "kappa3": "n times the third cumulant over initialisations (theory §8)",
+    "kappa3_joint": "n times the third cumulant over initialisations at three inputs (theory §8)",
     "kappa4": "n times the fourth cumulant over initialisations (theory §8)",
     "from_zero": "trained outputs that start at zero, at infinite width",
     "train_from_zero": "trained outputs that start at zero, at the training inputs and infinite width",

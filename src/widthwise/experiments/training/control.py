@@ -11,7 +11,7 @@ and of `drift` alone: each of them, and `odd` times `even`, has mean exactly zer
 With k_x y the trained mean at infinite width, and u = z* − k_x y (theory §8),
     u − odd                                                          has the mean of u,
     u u − w w + E[w w] − odd (even − k_x y) − (even − k_x y) odd     that of u u,
-    u³ − odd³ − 3 odd e² − 3 (w² − E[w²]) (k̃ − k)_x y                that of u³, e = even − k_x y,
+    u³ − odd³ − 3 odd e² − 3 (w² − E[w²]) (k̃ − k)_x y                that of u³, e = even − k_x y, or at three inputs,
     u⁴ − 4 odd³ e − 4 odd e³ − w⁴ + 3 E[w²]²                         that of u⁴,
     Ĥ* − Ĥ − drift                                                   that of the change of the kernel.
 w = z_x − k̃ z_A, with a k̃ that does not depend on the last layer, so that E[w w] given the layers below is
@@ -40,6 +40,8 @@ from widthwise.network import MLP, GradientDescent, GradientFlow, Network, Sched
 
 #: Training and test inputs up to which `fluctuations` is used: its cost grows with the fourth power.
 QUIET_INPUTS = 8
+#: Test inputs up to which third cumulants at three of them are measured; beyond, those at one.
+JOINT_TESTS = 4
 #: Eigenvalues of the training kernel below this fraction of the largest are raised to it.
 FLOOR = 1e-10
 
@@ -156,8 +158,9 @@ def is_quiet(net: Network, inputs: int) -> bool:
 def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X, y, known: Guide) -> TrainedObservation:
     """What a network trained from `start` to `end` says. X: training inputs, then tests; y (i, a) on the first.
 
-    Estimates: `first` of u, `third` of u³ and `fourth` of u⁴, each (i, x); `second` of u u, `kernel` of Ĥ after
-    training and `change` of what training adds to it, each (i, x, j, y).
+    Estimates: `first` of u and `fourth` of u⁴, each (i, x); `third` of u³, (i, x), or of u u u at up to `JOINT_TESTS`
+    tests, (i, x, y, w); `second` of u u, `kernel` of Ĥ after training and `change` of what training adds to it, each
+    (i, x, j, y).
     """
     at, train = tangent(net, start, X), y.shape[1]
     after, H, centre = tangent(net, end, X[train:]), kernel(at), y @ known.k.T
@@ -172,10 +175,10 @@ def observe(net: Network, algorithm: Any, start: Parameters, end: Parameters, X,
         "second": square - zero - jnp.transpose(zero, (2, 3, 0, 1)) - _square_excess(at.z, averages, known),
         "kernel": averages.H[:, train:, :, train:] + change - near.drift,
         "change": change - near.drift,
-        "third": u**3 - odd**3 - 3.0 * odd * even**2 - _third_excess(at.z, y, averages, known),
+        "third": _triple(u) - _triple(odd) - _linear_in(odd, even) - _third_excess(at.z, y, averages, known),
         "fourth": u**4 - 4.0 * odd * even * (odd**2 + even**2) - _fourth_excess(at.z, averages, known),
     }
-    plain = {"first": u, "second": square, "kernel": final, "change": change, "third": u**3, "fourth": u**4}
+    plain = {"first": u, "second": square, "kernel": final, "change": change, "third": _triple(u), "fourth": u**4}
     excess = jnp.einsum("xa,iajb,jb->ix", _fitting(known.k), (H - averages.H)[:, :, :, :train], y @ known.G)
     return TrainedObservation(estimates, plain, jnp.concatenate([at.z.ravel(), averages.controls, excess.ravel()]))
 
@@ -188,11 +191,25 @@ def _square_excess(z, averages: _Averages, known: Guide):
     return _outer_product(w, w) - same * expected[None, :, None, :]
 
 
+def _triple(u):
+    """u u u: (i, x, y, w) for few tests, else (i, x)."""
+    return jnp.einsum("ix,iy,iw->ixyw", u, u, u) if u.shape[1] <= JOINT_TESTS else u**3
+
+
+def _linear_in(one, other):
+    """What is linear in `one` in the triple of their sum."""
+    return jax.jvp(_triple, (other,), (one,))[1]
+
+
 def _third_excess(z, y, averages: _Averages, known: Guide):
-    """w² minus its mean given the layers below, times a number that they determine."""
+    """w w minus its mean given the layers below, times a number that they determine, in all places of a triple."""
     m = _fitting(averages.k_given)
-    variance = jnp.einsum("xa,ab,xb->x", m, averages.G_given, m)
-    return 3.0 * ((z @ m.T) ** 2 - variance) * (y @ (averages.k_given - known.k).T)
+    w, variance = z @ m.T, m @ averages.G_given @ m.T
+    given = y @ (averages.k_given - known.k).T
+    if z.shape[1] - y.shape[1] > JOINT_TESTS:
+        return 3.0 * (w**2 - jnp.diag(variance)) * given
+    one = jnp.einsum("ixy,iw->ixyw", jnp.einsum("ix,iy->ixy", w, w) - variance, given)
+    return one + jnp.einsum("ixyw->ixwy", one) + jnp.einsum("ixyw->iwyx", one)
 
 
 def _fourth_excess(z, averages: _Averages, known: Guide):

@@ -31,7 +31,7 @@ from widthwise.network.algorithms import SGD, Adam, GradientDescent, GradientFlo
 from widthwise.network.losses import Loss, check_loss, require_an_end
 from widthwise.network.stability import UnstableStep, check_batch, unstable_step
 from widthwise.network.validation import LEAST, check_integer, check_networks, check_real, check_seed, check_targets
-from widthwise.results.labels import TEST_PAIRS, label
+from widthwise.results.labels import TEST_PAIRS, TEST_TRIPLES, label
 
 TrainingAlgorithm = GradientFlow | GradientDescent | NewtonStep | SGD | Momentum | Adam
 #: Steps after which a network that is trained to convergence counts as not converged.
@@ -88,7 +88,8 @@ def train(
     -------
     Dataset with mean on (output, test), and cov, kernel (the neural tangent kernel after training) and change (what
     training adds to it) on (output, test, output_, test_), each with NAME_se; and kappa3, kappa4 on (output, test), n
-    times the third and fourth cumulant, as `predict` gives them with cumulants=4. Networks that did not converge are in
+    times the third and fourth cumulant, as `predict` gives them with cumulants=4; for up to four tests kappa3_joint on
+    (output, test, test_, test__) too, as `trained_skewness` gives it. Networks that did not converge are in
     the moments, counted in the attribute `unconverged` and warned of; those that are not finite cannot be, and are
     counted in `nonfinite`. Ctrl-C returns what is done so far, with the attribute `interrupted`.
 
@@ -219,7 +220,8 @@ def _blame_inputs_that_are_too_large(ensemble: Ensemble, networks: int) -> None:
 def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Dataset:
     found = estimates(sums, ensemble.net.n)
     variables = {}
-    for name in ("mean", "cov", "kernel", "change", "kappa3", "kappa4"):
+    names = ("mean", "cov", "kernel", "change", "kappa3", "kappa4", "kappa3_joint")
+    for name in (name for name in names if name in found):
         value, error = found[name]
         plain = found["plain_" + name]
         # how many times more networks plain averages would need; NaN where nothing scatters
@@ -228,7 +230,7 @@ def _dataset(ensemble: Ensemble, sums: Sums, attrs: dict[str, Any]) -> xr.Datase
         reduction = float(np.median(ratio**2)) if scatter.any() else math.nan
         if reduction < NOISY:
             (value, error), reduction = plain, 1.0
-        dims = TEST_PAIRS[: value.ndim]
+        dims = TEST_TRIPLES if name == "kappa3_joint" else TEST_PAIRS[: value.ndim]
         variables[name] = (dims, value + ensemble.centre if name == "mean" else value)
         variables[name + "_se"] = (dims, error)
         attrs[f"variance_reduction_{name}"] = reduction
