@@ -38,7 +38,7 @@ def _mode() -> Any:
     return Mode
 
 
-def _normalised(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def _over_axes(x: Any, axes: tuple[int, ...], eps: float) -> Any:
     centred = x - x.mean(axes, keepdim=True)
     return centred / ((centred * centred).mean(axes, keepdim=True) + eps).sqrt()
 
@@ -46,7 +46,7 @@ def _normalised(x: Any, axes: tuple[int, ...], eps: float) -> Any:
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Any:
-    found = _normalised(input, tuple(range(-len(normalized_shape), 0)), eps)
+    found = _over_axes(input, tuple(range(-len(normalized_shape), 0)), eps)
     found = found if weight is None else found * weight
     return found if bias is None else found + bias
 
@@ -65,7 +65,7 @@ def _instance_norm(
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     if use_input_stats:
-        return _by_channel(_normalised(input, tuple(range(2, input.dim())), eps), weight, bias)
+        return _by_channel(_over_axes(input, tuple(range(2, input.dim())), eps), weight, bias)
     shape = (1, -1, *(1,) * (input.dim() - 2))
     found = (input - running_mean.reshape(shape)) / (running_var.reshape(shape) + eps).sqrt()
     return _by_channel(found, weight, bias)
@@ -78,7 +78,7 @@ def _batch_norm_like(fused: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         if not training:  # constants are constants
             return fused(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        return _by_channel(_normalised(input, (0, *range(2, input.dim())), eps), weight, bias)
+        return _by_channel(_over_axes(input, (0, *range(2, input.dim())), eps), weight, bias)
 
     return batch_norm
 
