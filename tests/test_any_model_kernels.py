@@ -1,5 +1,7 @@
 """Kernels, Taylor models and trained predictions of any module are those of its Jacobian, and of real training."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from model_remainders import powers, remainders
 from torch import nn
 
 import widthwise as ww
+from widthwise.errors import ExpansionWarning
 from widthwise.experiments.differentials import differentials as chain_differentials
 from widthwise.readers.models import load_model
 
@@ -254,6 +257,55 @@ def test_what_a_taylor_model_leaves_out_is_of_the_next_order(order):
     assert np.log2(gaps[0] / gaps[1]) == pytest.approx(order + 1, abs=0.35)
 
 
+class Attended(nn.Module):
+    """Self-attention by the fused function behind a normalisation, as in every transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.leave = nn.LayerNorm(4), nn.Linear(4, 12), nn.Linear(4, 1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return self.leave(nn.functional.scaled_dot_product_attention(q, k, v)).mean(1)
+
+
+class FunctionalNorm(nn.Module):
+    def forward(self, x):
+        return torch.layer_norm(x, (x.shape[-1],), eps=1e-3)
+
+
+LAYERS = {
+    "layer norm": lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Flatten(), nn.Linear(40, 2)),
+    "layer norm by function": lambda: nn.Sequential(nn.Linear(4, 8), FunctionalNorm(), nn.Flatten(), nn.Linear(40, 2)),
+    "root mean square norm": lambda: nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8), nn.Flatten(), nn.Linear(40, 2)),
+    "group norm": lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(8, 2)),
+    "instance norm": lambda: nn.Sequential(
+        nn.Conv1d(5, 4, 2), nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(12, 2)
+    ),
+    "weight norm": lambda: nn.Sequential(
+        nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(20, 8)), nn.Tanh(), nn.Linear(8, 2)
+    ),
+    "attention": Attended,
+    "encoder": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation="gelu", batch_first=True),
+    "recurrent": Recurrent,
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_taylor_models_of_torchs_layers_are_right_to_third_order(name):
+    """Nested forward derivatives of torch's own fused layers may be wrong without a word: LayerNorm's are."""
+    torch.manual_seed(1)
+    model, X = LAYERS[name]().double().eval(), torch.tensor(SERIES)
+    taylor, rng = ww.linearise(model, order=3), np.random.default_rng(1)
+    along = {key: 0.5 * rng.normal(size=value.shape) for key, value in taylor.parameters.items()}
+    gaps = []
+    for step in (0.02, 0.01):
+        at = {key: value.numpy() + step * along[key] for key, value in taylor.parameters.items()}
+        moved = torch.func.functional_call(model, {key: torch.tensor(value) for key, value in at.items()}, X)
+        gaps.append(float((taylor(X, at) - moved.flatten(1)).norm()))
+    assert np.log2(gaps[0] / gaps[1]) == pytest.approx(4, abs=0.35)
+
+
 def test_what_predict_model_leaves_out_falls_at_least_like_width_to_three_halves():
     """−1.5: six other sets of eight seeds gave −1.26 to −1.95, against −0.55 to −1.13 without the corrections."""
     widths = (32, 64, 128, 256)
@@ -261,6 +313,18 @@ def test_what_predict_model_leaves_out_falls_at_least_like_width_to_three_halves
     assert slopes[1] < -1.1
     assert slopes[0] > -1.4  # wrong on purpose: the free part alone leaves out a term of order 1/n
     assert slopes[1] < slopes[0] - 0.1
+
+
+def test_corrections_as_large_as_what_they_correct_are_warned_of():
+    """Four units cannot be expanded in their number, 512 can."""
+    X, y = RNG.normal(size=(2, 3)), [[2.0], [-3.0]]
+    for width, wrong in ((4, True), (512, False)):
+        net = ww.MLP([3, width, width, 1], "tanh", C_W=2.0)
+        body = [nn.Linear(3, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ww.predict_model(ww.init_torch(nn.Sequential(*body).double(), net, 1), X, y, X[:1] + 1.0, net=net)
+        assert any(one.category is ExpansionWarning for one in caught) == wrong
 
 
 def test_trained_to_the_end_flow_and_descent_differ_by_their_projectors_alone():

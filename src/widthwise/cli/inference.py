@@ -81,8 +81,8 @@ def couplings(
         for name, values in (("quadratic", found.quadratic), ("quartic", found.quartic))
         for at, value in np.ndenumerate(values)
     ]
-    remark = f"layer {found.layer}, {found.m} neurons kept, n = {found.n}"
-    emit(Records(("coupling", "inputs", "value"), rows, (remark,)), output)
+    kept = f"layer {found.layer}, {found.m} neurons kept, n = {found.n}"
+    emit(Records(("coupling", "inputs", "value"), rows, (kept,)), output)
     tell_network(what.net, output)
 
 

@@ -46,7 +46,7 @@ def stored_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
 def is_table(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor of no known layer is embeddings, positions or learned tokens: rows looked up or added."""
     named = re.search(r"embed|token|^(pos|wte|wpe|cls)", name.lower()) is not None
-    return len(shape) >= 2 and (named or shape[0] == 1)
+    return len(shape) >= 2 and (named or (len(shape) > 2 and shape[0] == 1))
 
 
 def table_shape(shape: tuple[int, ...], kind: str) -> StoredShape:

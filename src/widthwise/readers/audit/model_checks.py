@@ -257,7 +257,8 @@ def _units(seen: Observations, values: Mapping[str, np.ndarray], lines: Remedies
         bias = f"{use.after.rpartition('.')[0]}.bias".lstrip(".")
         remedy = lines.layer_before(use.after, bias if bias in values else "", use.rectifies)
         # signs at random leave half of the units dead if all rows are alike, with a deviation of √(1/4 units)
-        if use.dead > 0.5 + 2.0 / math.sqrt(max(use.units, 1)) and use.rows >= 8:
+        beyond = use.dead == 1.0 or use.dead > 0.5 + 2.0 / math.sqrt(max(use.units, 1))
+        if beyond and use.rows >= 8:
             message = f"{100 * use.dead:.0f}% of units after {use.name} are zero on all {use.rows} rows"
             yield AuditFinding(use.where, "dead_units", "warning", message, remedy)
         if use.saturated > 0.5:

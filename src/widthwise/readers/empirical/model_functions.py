@@ -23,6 +23,7 @@ import numpy as np
 from widthwise.errors import InvalidInput, one_line
 from widthwise.extras import need
 from widthwise.network.validation import refuse_mask
+from widthwise.readers.empirical.plain_norms import plain_norms
 
 #: Named tensors of a model: of torch or of jax.
 NamedTensors = dict[str, Any]
@@ -194,12 +195,13 @@ def _torch_transforms() -> Any:
 
 @contextmanager
 def _differentiable(torch: ModuleType, recurrent: bool) -> Iterator[None]:
-    """Attention and recurrent layers by plain operations: the fused ones have no forward derivatives."""
+    """Attention, recurrent layers and norms by plain operations, whose forward derivatives are right."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
+            stack.enter_context(plain_norms())
             if recurrent:  # convolutions are much quicker with them
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))

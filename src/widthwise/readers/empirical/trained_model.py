@@ -6,14 +6,15 @@ own Ĥ on the training data. Output and input make one index.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from widthwise.errors import InvalidInput
-from widthwise.inference.corrections import check_algorithm
+from widthwise.errors import ExpansionWarning, InvalidInput
+from widthwise.inference.corrections import LARGE_CORRECTION, LEADING_ROUNDING, check_algorithm
 from widthwise.inference.infinite_width import Algorithm, Spectrum
 from widthwise.inference.trained.clock import Clock
 from widthwise.inference.trained.einsum import einsum
@@ -39,7 +40,7 @@ def predict_model(
     """The outputs of one given model after training on ½Σ(z−y)², to the order of the ddNTK (theory §8).
 
     z* = free + dNTK + ddNTK. The free part keeps the model's own Ĥ, the others are the first corrections as it moves;
-    what is left out falls faster than 1/width.
+    what is left out falls faster than 1/width. An `ExpansionWarning` says when the corrections are as large.
 
     Parameters
     ----------
@@ -85,6 +86,7 @@ def predict_model(
     at_tests = TermWeights(clock, dict.fromkeys("apqr", spectrum.values), others, at_training=False)
     readout = readout_at_tests(found.H, modes)
     parts = {name: readout @ part for name, part in _trained_parts(at_tests, found, errors, modes).items()}
+    _warn_if_large(rows.outputs[training:].ravel(), parts)
     fitted = target
     if clock.duration is not None:
         weights = TermWeights(clock, dict.fromkeys("apqr", spectrum.values), 0, at_training=True)
@@ -102,6 +104,18 @@ def predict_model(
     }
     names = {"dH_term": _term_names(DH_TERMS), "ddH_term": _term_names(DDH_TERMS)}
     return label(variables, net, names, kind="predict_model", algorithm=repr(solved), parameters=f.size)
+
+
+def _warn_if_large(initial: np.ndarray, parts: dict[str, np.ndarray]) -> None:
+    """Corrections as large as what the fixed kernel moves the outputs by say that the next ones are no smaller."""
+    moved, added = np.linalg.norm(parts["free"] - initial), np.linalg.norm(parts["dNTK"] + parts["ddNTK"])
+    if added > LARGE_CORRECTION * moved and added > LEADING_ROUNDING * np.linalg.norm(initial):
+        warnings.warn(
+            f"predict_model: the parts of dNTK and ddNTK are {added / max(moved, 1e-300):.2g} times what the fixed "
+            "kernel moves the outputs by: what is left out is no smaller; widen the model, or train it for less",
+            ExpansionWarning,
+            stacklevel=3,
+        )
 
 
 def _train_then_test(library: Any, one: CallArguments, other: CallArguments) -> CallArguments:

@@ -238,7 +238,7 @@ def _sizes_in_training(
     for step in range(1, max(steps) + 1):
         for optimiser in optimisers:
             optimiser.zero_grad()
-        _loss_of(torch, first_output(model(X)), y).backward()
+        _loss_on_batch(torch, first_output(model(X)), y).backward()
         for optimiser in optimisers:
             optimiser.step()
         if step in steps:
@@ -247,7 +247,7 @@ def _sizes_in_training(
     return sizes
 
 
-def _loss_of(torch: Any, out: Any, y: Any) -> Any:
+def _loss_on_batch(torch: Any, out: Any, y: Any) -> Any:
     if y.is_floating_point():
         return ((out - y.reshape(out.shape)) ** 2).mean()
     if out.dim() > 2 and y.shape == out.shape[:-1]:  # a class for each token, classes last

@@ -93,6 +93,7 @@ class Parametrisation:
     regime: str
     notes: tuple[str, ...] = ()
     width: float = math.nan
+    multiplied: str = "the logits"
 
     @property
     def variances(self) -> dict[str, float]:
@@ -101,11 +102,6 @@ class Parametrisation:
     @property
     def learning_rates(self) -> dict[str, float]:
         return {one.name: one.learning_rate for one in self.tensors}
-
-    @property
-    def multiplied(self) -> str:
-        """What the "output" multiplier stands on."""
-        return ", ".join(one.name for one in self.tensors if one.role == "output") or "the logits"
 
     @cached_property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -240,7 +236,9 @@ def parametrisation(
     roled, depth = with_roles(own, smaller, _checked_roles(roles, own, smaller))
     width = max((one.width for one in roled if one.role in ("hidden", "output", "input")), default=1.0)
     multiplier = chosen.output_multiplier(width)
-    if output == "variance" and multiplier != 1.0 and not any(one.role == "output" for one in roled):
+    multiplied = [one.own.name for one in roled if one.role == "output"]
+    tied = any(one.own.table == "tied" for one in roled)
+    if output == "variance" and multiplier != 1.0 and (tied or not multiplied):
         got = "'variance' for a model without output weights of its own, such as those tied to an embedding"
         remedy = "coordinate_check multiplies by an attribute output_multiplier of the model, if it has one."
         raise InvalidInput("output", got, "'multiplier', in the forward pass", remedy)
@@ -267,7 +265,8 @@ def parametrisation(
     heads["attention"] = chosen.attention_multiplier(width)
     gamma, regime = chosen.coupling(_depth(own), n := _width(roled))
     said = _notes(chosen, kind, depth, weight_decay)
-    return Parametrisation(chosen.name, kind, width, depth, heads, tuple(tensors), gamma, regime, tuple(said), n)
+    on = ", ".join([*multiplied, *(["the logits"] if tied or not multiplied else [])])
+    return Parametrisation(chosen.name, kind, width, depth, heads, tuple(tensors), gamma, regime, tuple(said), n, on)
 
 
 def _checked_roles(roles: Any, own: list[TensorShape], base: list[TensorShape]) -> Mapping[str, str]:

@@ -15,6 +15,9 @@ from widthwise.network import Dense, Network
 from widthwise.readers.empirical.model_functions import check_has_values, package_names, unwrapped
 from widthwise.readers.jax_shapes import is_table, stored_shapes, table_shape
 
+#: Modules of torch that look up rows.
+_LOOKED_UP = ("Embedding", "EmbeddingBag")
+
 
 @dataclass(frozen=True)
 class TensorShape:
@@ -85,9 +88,9 @@ def _tables_of_torch(model: Any) -> dict[int, str]:
     for part, key, value in owners:
         if value is None:
             continue
-        if type(part).__name__ in ("Embedding", "EmbeddingBag"):
-            other = any(one is value and own is not part for own, _, one in owners)
-            found[id(value)] = "tied" if other else "looked up"
+        if type(part).__name__ in _LOOKED_UP:
+            elsewhere = any(one is value and type(own).__name__ not in _LOOKED_UP for own, _, one in owners)
+            found[id(value)] = "tied" if elsewhere else "looked up"
         elif not type(part).__module__.startswith("torch.") and is_table(key, tuple(value.shape)):
             found[id(value)] = "added"
     return found
