@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from peak_memory import growth
 
 import widthwise as ww
 from widthwise.errors import InvalidInput, NoRule
@@ -224,8 +225,16 @@ def test_attention_is_what_theory_says_of_real_networks(how):
 
 def test_memory_that_no_tile_fits_is_refused(monkeypatch):
     monkeypatch.setattr("widthwise.memory.available_bytes", lambda: 1 << 20)
-    with pytest.raises(ww.WidthwiseError, match=r"one pair of inputs of \(40, 40\) positions"):
+    with pytest.raises(ww.WidthwiseError, match=r"\(40, 40\) positions, 2560000 pairs of them at layers\[0\]"):
         ww.theory(Network([conv(1, 8), "relu", ww.GlobalAvgPool(), dense(8)]), np.ones((2, 40, 40, 1)))
+
+
+def test_memory_is_that_of_a_few_pairs_of_images():
+    net = Network([conv(2, 8), "relu", conv(8, 8), "relu", ww.GlobalAvgPool(), dense(8)])
+    images = RNG.normal(size=(6, 16, 16, 2))
+    ww.theory(net, images[:1])
+    assert growth(lambda: ww.theory(net, images, layers="last")) < 30  # half a MiB for each kernel of a pair
+    assert growth(lambda: flows.kernels_at_positions(net, images)) > 60  # all 36 pairs at once
 
 
 def test_a_stack_ends_anywhere():

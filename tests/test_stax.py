@@ -4,6 +4,7 @@ The numbers were written by `benchmarks/peer_architectures.py` in the peer's own
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -100,6 +101,24 @@ def test_dropout_draws_masks_from_the_key_that_is_given():
     _, params = init_fn(jax.random.key(0), ROWS.shape)
     one, two = (apply_fn(params, ROWS, rng=jax.random.key(seed)) for seed in (1, 2))
     assert not np.allclose(one, two)
+
+
+#: Public names of neural_tangents, and of its stax and predict, in version 0.6.5.
+NAMES_OF_THE_PEER = """
+    Kernel NtkImplementation batch empirical_kernel_fn empirical_nngp_fn empirical_ntk_fn empirical_ntk_vp_fn experimental
+    linearize monte_carlo_kernel_fn predict stax taylor_expand
+    ABRelu Abs Aggregate AggregateImplementation AttentionMechanism AvgPool Bool Conv ConvLocal ConvTranspose Cos Dense
+    Diagonal DotGeneral Dropout Elementwise ElementwiseNumerical Erf Exp ExpNormalized FanInConcat FanInProd FanInSum
+    FanOut Flatten Gabor Gaussian Gelu GlobalAvgPool GlobalSelfAttention GlobalSumPool Hermite Identity ImageResize Index
+    LayerNorm LeakyRelu MaskedArray Monomial Padding Polynomial PositionalEmbedding Rbf RectifiedMonomial Relu
+    Sigmoid_like Sign Sin Slice SumPool layer parallel repeat requires serial supports_masking unmask_fn
+    Gaussian ODEState gp_inference gradient_descent gradient_descent_mse gradient_descent_mse_ensemble max_learning_rate
+"""
+
+
+def test_the_guide_has_every_name_of_the_peer():
+    guide = set(re.findall(r"\w+", (ROOT.parent / "docs" / "neural_tangents.md").read_text()))
+    assert set(NAMES_OF_THE_PEER.split()) <= guide
 
 
 @pytest.mark.parametrize(

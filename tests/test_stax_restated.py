@@ -1,7 +1,10 @@
 """What the tests of neural-tangents assert of its layers, restated here: each names the test that it restates."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import erf
 
 from widthwise import stax
 
@@ -101,6 +104,22 @@ def test_joined_branches_are_sums_products_and_means_of_kernels():
     same(kernels(branches(stax.FanInProd()), after)[0], one[0] * other[0])
 
 
+def test_joined_branches_of_images_are_sums_products_and_means_at_every_pair_of_positions():
+    """branching_test: FanInTest.test_fan_in_conv."""
+    other = stax.Conv(8, (1, 1), W_std=0.7, b_std=0.1)
+    end = stax.GlobalAvgPool(), stax.Dense(1, W_std=1.0, b_std=None)
+    branches = stax.FanOut(2), stax.parallel(conv(), other)
+    alone = [kernels(one, *end, X=IMAGES)[0] for one in (conv(), other)]
+    same(kernels(*branches, stax.FanInSum(), *end, X=IMAGES)[0], alone[0] + alone[1])
+    same(kernels(*branches, stax.FanInConcat(), *end, X=IMAGES)[0], 0.5 * (alone[0] + alone[1]))
+    # without pooling the mean of products, which is not the product of means
+    flat = stax.Flatten(), stax.Dense(1, W_std=1.0, b_std=None)
+    pixels = IMAGES[:, 1:2, 1:2]
+    ones = [kernels(one, *flat, X=pixels)[0] for one in (conv((1, 1)), other)]
+    product = kernels(stax.FanOut(2), stax.parallel(conv((1, 1)), other), stax.FanInProd(), *flat, X=pixels)[0]
+    same(product, ones[0] * ones[1])
+
+
 def test_flat_images_are_rows():
     """linear_test: FlattenTest.test_flatten."""
     rows = IMAGES.reshape(len(IMAGES), -1)
@@ -130,23 +149,71 @@ def test_standard_and_ntk_parameterisation_have_one_nngp():
     assert not np.allclose(found[0][1], found[1][1])
 
 
-@pytest.mark.parametrize("phi", [np.tanh, "erf"])
-def test_numerical_expectations_are_those_of_closed_forms(phi):
-    """elementwise_test: ElementwiseNumericalTest.test_elementwise_numerical."""
-    import jax
-
-    function = jax.scipy.special.erf if phi == "erf" else jax.numpy.tanh
-    found = kernels(dense(), stax.ElementwiseNumerical(function, deg=25), dense())
-    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
-    K = kernels(dense())[0]
-    grid = weights[:, None] * weights / (2 * np.pi)
-    for a, b in ((0, 0), (0, 1), (2, 3)):
-        L = (
-            np.linalg.cholesky(np.array([[K[a, a], K[a, b]], [K[a, b], K[b, b]]]) + 1e-15 * np.eye(2))
-            if a != b
-            else None
+def by_quadrature(phi):
+    """Kernels of `dense(), phi, dense()` on rows by the trapezoidal rule, which converges exponentially here."""
+    nodes = np.linspace(-9.0, 9.0, 181)
+    weights = 0.1 * np.exp(-0.5 * nodes**2)
+    (K, Theta), grid = kernels(dense()), weights[:, None] * weights / (2 * np.pi)
+    slope = jax.vmap(jax.grad(phi))
+    mean, slopes = np.empty_like(K), np.empty_like(K)
+    for a, b in np.ndindex(K.shape):
+        rho = min(K[a, b] / np.sqrt(K[a, a] * K[b, b]), 1.0)
+        z_a = np.sqrt(K[a, a]) * (nodes[:, None] + 0.0 * nodes)
+        z_b = np.sqrt(K[b, b]) * (rho * nodes[:, None] + np.sqrt(1.0 - rho * rho) * nodes)
+        mean[a, b], slopes[a, b] = (
+            np.sum(grid * (np.asarray(f(z_a.ravel())) * np.asarray(f(z_b.ravel()))).reshape(grid.shape))
+            for f in (phi, slope)
         )
-        za = np.sqrt(K[a, a]) * nodes[:, None] + 0 * nodes
-        zb = za if L is None else L[1, 0] * nodes[:, None] + L[1, 1] * nodes
-        mean = np.sum(grid * np.asarray(function(za)) * np.asarray(function(zb)))
-        assert abs(found[0][a, b] - DENSE["b_std"] ** 2 - DENSE["W_std"] ** 2 * mean) < 1e-7
+    own = DENSE["b_std"] ** 2 + DENSE["W_std"] ** 2 * mean
+    return np.stack([own, own + DENSE["W_std"] ** 2 * slopes * Theta])
+
+
+@pytest.mark.parametrize(
+    ("layer", "phi"),
+    [
+        # elementwise_test: ElementwiseNumericalTest.test_elementwise_numerical
+        (stax.ElementwiseNumerical(jnp.tanh, deg=25), jnp.tanh),
+        (stax.ElementwiseNumerical(erf, deg=25), erf),
+        # elementwise_test: ActivationTest.test_nonparametric
+        (stax.Gabor(), lambda x: jnp.exp(-x * x) * jnp.sin(x)),
+        (stax.Sigmoid_like(), lambda x: 0.5 * (1.0 + erf(x / 2.4020563531719796))),
+        # elementwise_test: ActivationTest.test_activation
+        (stax.Sin(0.3, 1.5, -np.pi / 4), lambda x: 0.3 * jnp.sin(1.5 * x - np.pi / 4)),
+        (stax.Cos(0.3, 1.5, -np.pi / 4), lambda x: 0.3 * jnp.cos(1.5 * x - np.pi / 4)),
+        (stax.Erf(0.3, 1.5, -0.2), lambda x: 0.3 * erf(1.5 * x) - 0.2),
+        (stax.Gelu(), lambda x: 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))),
+        # elementwise_test: ActivationTest.test_nonlineariy
+        (stax.Gaussian(a=0.25, b=-0.5), lambda x: 0.25 * jnp.exp(-0.5 * x * x)),
+        (stax.Exp(a=-0.5, b=0.1), lambda x: -0.5 * jnp.exp(0.1 * x)),
+        # elementwise_test: ElementwiseTest.test_elementwise
+        (stax.Elementwise(jnp.sin), jnp.sin),
+    ],
+)
+def test_kernels_of_an_activation_are_its_expectations(layer, phi):
+    found = kernels(dense(), layer, dense())
+    np.testing.assert_allclose(found, by_quadrature(phi), rtol=1e-7, atol=1e-9)
+    assert not np.allclose(found, by_quadrature(lambda x: 1.05 * phi(x)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 1e-2, 2.0])
+def test_the_nngp_of_rbf_is_that_of_its_name(gamma):
+    """elementwise_test: ActivationTest.test_rbf."""
+    found = kernels(stax.Dense(8), stax.Rbf(gamma))[0]
+    squares = ((ROWS[:, None] - ROWS[None]) ** 2).sum(axis=-1)
+    same(found, np.exp(-gamma * squares / ROWS.shape[1]), 1e-11)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 6])
+def test_hermite_polynomials_have_powers_of_the_correlation(degree):
+    """elementwise_test: ActivationTest.test_hermite; ⟨he_n(u) he_n(v)⟩ = ρⁿ of unit variances."""
+    plain = stax.Dense(8, W_std=1.0, b_std=None)
+    before = kernels(plain, stax.LayerNorm(), X=ROWS)[0]
+    same(kernels(plain, stax.LayerNorm(), stax.Hermite(degree), X=ROWS)[0], before**degree, 1e-9)
+
+
+def test_the_nngp_of_signs_is_an_angle():
+    """elementwise_test: ActivationTest.test_activation, Sign."""
+    K = kernels(dense())[0]
+    rho = K / np.sqrt(np.outer(K.diagonal(), K.diagonal()))
+    found = stax.serial(dense(), stax.Sign())[2](ROWS, None, "nngp")
+    np.testing.assert_allclose(found, 2.0 / np.pi * np.arcsin(np.clip(rho, -1.0, 1.0)), rtol=1e-6)

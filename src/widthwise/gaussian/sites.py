@@ -149,7 +149,7 @@ def _slid(kernel: Any, axes: tuple[int, ...], slide: Slide) -> Any:
 
 @lru_cache(maxsize=256)
 def _moves(slide: Slide, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape behind a window, and for each of its entries the windows that have it on a position, and those positions.
+    """The shape behind a window; for each of its entries the windows that have it on a position, and those positions.
 
     The entry that most windows have on a position comes first.
     """

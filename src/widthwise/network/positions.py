@@ -56,7 +56,7 @@ def shapes_of(net: Network, shape: tuple[int, ...], argument: str) -> tuple[tupl
         try:
             behind = step.positions_behind(found[-1])
         except Misfit as misfit:
-            number = _layer_of(net, len(found) - 1)
+            number = layer_of(net, len(found) - 1)
             raise InvalidInput(
                 argument, f"inputs that come to layers[{number}] with {misfit.args[0]}", misfit.args[1]
             ) from None
@@ -70,14 +70,14 @@ def shapes_of(net: Network, shape: tuple[int, ...], argument: str) -> tuple[tupl
             start, branches = forks.pop(), set(ends.pop())
             branches = {start, behind} if isinstance(step, Join) else branches
             if len(branches) > 1:
-                number = _layer_of(net, len(found) - 1)
+                number = layer_of(net, len(found) - 1)
                 raise InvalidInput(argument, f"branches of layers[{number}] that end with {sorted(branches)} positions",
                                    "branches with the same positions", "Check strides and padding.")  # fmt: skip
         found.append(behind)
     return tuple(found)
 
 
-def _layer_of(net: Network, step: int) -> int:
+def layer_of(net: Network, step: int) -> int:
     """The number of the layer that a step belongs to."""
     for number, (layer, signal) in enumerate(zip(net.layers, net.signals, strict=False)):
         step -= len(layer.steps_on(signal))
@@ -107,7 +107,8 @@ def check_images(net: Network, array: Any, name: str) -> Any:
 def _check_channels(net: Network, shape: tuple[int, ...], channels: int, name: str) -> None:
     """Every layer with weights must read as many features as come to it, those behind Flatten too."""
     raw: int | None = channels
-    for step, positions, signal in zip(net.steps, net.shapes(shape, name), net.step_signals, strict=False):
+    shapes = net.shapes(shape, name)
+    for place, (step, positions, signal) in enumerate(zip(net.steps, shapes, net.step_signals, strict=False)):
         if isinstance(step, Flatten):
             flattened = positions
         if not isinstance(step, WeightLayer):
@@ -117,6 +118,6 @@ def _check_channels(net: Network, shape: tuple[int, ...], channels: int, name: s
             for length in flattened:
                 count = count * length  # pyright: ignore[reportOptionalOperand]
         if count != step.inputs:
-            number = _layer_of(net, net.steps.index(step))
+            number = layer_of(net, place)
             what = f"channels {channels} at positions {shape}, which give layers[{number}] {count} features"
             raise InvalidInput(name, what, f"the {step.inputs} inputs of {step!r}", "Change its inputs, or the data.")

@@ -228,6 +228,7 @@ MISSING = {
     "Aggregate": "graphs have no positions that a window could slide over",
     "ConvLocal": "weights that differ from position to position",
     "ConvTranspose": "use Conv, or resize the inputs",
+    "ExpNormalized": "its kernel, an exponential of correlations, is that of no network",
     "DotGeneral": "apply the linear map to the inputs",
     "ImageResize": "resize the inputs",
     "Index": "index the inputs",

@@ -38,6 +38,7 @@ from widthwise.memory import require_device_memory, require_memory
 from widthwise.network import MLP, PER_LAYER, Affine, Dropout, Elementwise, Network
 from widthwise.network.layers.base import Layer, role_fields
 from widthwise.network.layers.normalisation import Normalisation
+from widthwise.network.positions import layer_of
 
 #: Sides of tiles that are compiled for, and inputs from which on they have the largest.
 SIDES = {"cpu": (16, 32, 64, 128, 256), "gpu": (256, 1024, 4096)}
@@ -101,9 +102,9 @@ def through_block(
 ) -> tuple[Any, Any]:
     """K and Θ behind a block; `variances` are K of both inputs at the entrance of each of its steps.
 
-    They may be a function that finds them in K, and are None where no rule reads them. `sites` are those at the entrance of each step and
-    behind the last; there are none without positions. `own`: kernels of both inputs between all their positions, for
-    steps that read them.
+    They may be a function that finds them in K; None where no rule reads them. `sites` are those at the entrance
+    of each step and behind the last; there are none without positions. `own`: kernels of both inputs between all their
+    positions, for steps that read them.
     """
     kept = Kept()
     for place, layer in enumerate(block):
@@ -277,11 +278,14 @@ def _require_room(
 def _require_room_for_sites(net: Network, X: np.ndarray, columns: int) -> None:
     """Refuse images of which not even one pair fits, or whose variances do not."""
     sites = network_sites(net, X)
-    tile = HELD_BY_A_TILE * 8 * largest_entries(sites) * usable_cores()
+    most = largest_entries(sites)
+    place = [one.entries for one in sites].index(most)
+    tile = HELD_BY_A_TILE * 8 * most * usable_cores()
     variances = 8 * (len(X) + columns) * sum(one.count for one in sites)
     require_memory(
         tile + variances,
-        f"one pair of inputs of {X.shape[1:-1]} positions, {largest_entries(sites)} pairs of them, in every core",
+        f"one pair of inputs of {X.shape[1:-1]} positions, {most} pairs of them at layers[{layer_of(net, place)}], "
+        "in every core",
         "Take fewer positions: pool or stride the inputs, or Flatten in place of pooling at the end.",
     )
 

@@ -34,7 +34,7 @@ _PRODUCTS = "products of two kernels must be representable"
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Every input with itself: K and Θ (layers, inputs), and K at the entrance of steps that read it (*positions, inputs).
+    """Every input with itself: K and Θ (layers, inputs), and K (*positions, inputs) where steps that read it begin.
 
     `tables` holds what series of pairs need, by position of the step and activation; `sites` the positions of kernels
     at the entrance of every step and behind the last; `own` K between all positions where a step reads

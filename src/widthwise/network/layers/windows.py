@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ class Windowed(Layer):
         return 1
 
     def _checked(self, name: str, value: Any, dimensions: int | None, least: int = 1) -> tuple[int, ...]:
-        expected = "one integer a dimension, such as (3, 3) for images and (3,) for sequences"
+        expected = f"one integer from {least} on a dimension, such as (3, 3) for images and (3,) for sequences"
         if isinstance(value, str) or not isinstance(value, Sequence):
             values = (value,) * (dimensions or 1)
         else:
@@ -104,23 +105,10 @@ class Windowed(Layer):
             )
         return behind
 
-    def slides(self, shape: tuple[int, ...]) -> list[Slide]:
+    def slides(self, shape: tuple[int, ...]) -> tuple[Slide, ...]:
         """The window along each dimension of an image of this shape."""
-        found = []
-        for place, length in enumerate(shape):
-            size, stride = self.window[place], self.stride[place]
-            dilation = self.dilation[place] if isinstance(self.dilation, tuple) else 1
-            if self.padding == "VALID":
-                before = after = 0
-            elif isinstance(self.padding, str):
-                # as many windows as strides fit into the length, the odd zero behind
-                reach = dilation * (size - 1) + 1
-                total = max((-(-length // stride) - 1) * stride + reach - length, 0)
-                before, after = total // 2, total - total // 2
-            else:
-                before = after = self.padding[place]
-            found.append(Slide(size, stride, dilation, before, after, self.padding == "CIRCULAR"))
-        return found
+        dilation = self.dilation if isinstance(self.dilation, tuple) else (1,) * len(shape)
+        return _slides(shape, self.window, self.stride, dilation, self.padding)
 
     def at_positions(self, signal: Signal) -> Signal:
         """The signal with as many dimensions of positions as the window has; a `Misfit` where it has others."""
@@ -130,3 +118,27 @@ class Windowed(Layer):
                 "a window with one entry for each of them",
             )
         return signal._replace(positions=len(self.window))
+
+
+@lru_cache(maxsize=256)
+def _slides(
+    shape: tuple[int, ...],
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: str | tuple[int, ...],
+) -> tuple[Slide, ...]:
+    found = []
+    for place, length in enumerate(shape):
+        size, stride, dilation = window[place], strides[place], dilations[place]
+        if padding == "VALID":
+            before = after = 0
+        elif isinstance(padding, str):
+            # as many windows as strides fit into the length, the odd zero behind
+            reach = dilation * (size - 1) + 1
+            total = max((-(-length // stride) - 1) * stride + reach - length, 0)
+            before, after = total // 2, total - total // 2
+        else:
+            before = after = padding[place]
+        found.append(Slide(size, stride, dilation, before, after, padding == "CIRCULAR"))
+    return tuple(found)
