@@ -195,8 +195,8 @@ def _proxy_lines(found: ModelAdvice) -> list[str]:
         ]
     if found.proxy_width is not None:
         return [
-            f"Smallest proxy worth trusting: width {found.proxy_width:,} where this model has {found.width:,.0f}, judged "
-            "by fresh draws: from there on the largest steps of single networks agree within a factor "
+            f"Smallest proxy worth trusting: width {found.proxy_width:,} where this model has {found.width:,.0f}, "
+            "judged by fresh draws: from there on the largest steps of single networks agree within a factor "
             f"{found.factor:g}. The direction of the drift is not known."
         ]
     return []
