@@ -316,14 +316,15 @@ def test_what_predict_model_leaves_out_falls_at_least_like_width_to_three_halves
 
 
 def test_corrections_as_large_as_what_they_correct_are_warned_of():
-    """Four units cannot be expanded in their number, 512 can."""
-    X, y = RNG.normal(size=(2, 3)), [[2.0], [-3.0]]
-    for width, wrong in ((4, True), (512, False)):
+    """Of twelve networks of four units, which cannot be expanded in their number, some; of those of 512, none."""
+    X, y, X_test = np.array([[1.0, 0.3, -0.5], [0.2, -0.9, 0.8]]), [[2.0], [-3.0]], [[0.6, -0.2, 0.4]]
+    for width, seeds, wrong in ((4, range(12), True), (512, range(2), False)):
         net = ww.MLP([3, width, width, 1], "tanh", C_W=2.0)
         body = [nn.Linear(3, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            ww.predict_model(ww.init_torch(nn.Sequential(*body).double(), net, 1), X, y, X[:1] + 1.0, net=net)
+            for seed in seeds:
+                ww.predict_model(ww.init_torch(nn.Sequential(*body).double(), net, seed), X, y, X_test, net=net)
         assert any(one.category is ExpansionWarning for one in caught) == wrong
 
 

@@ -33,7 +33,8 @@ def _mode() -> Any:
 
     class Mode(overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return plain.get(function, function)(*args, **(kwargs or {}))
+            chosen = plain[function] if function in plain else function
+            return chosen(*args, **(kwargs or {}))
 
     return Mode
 
