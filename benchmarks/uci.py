@@ -124,10 +124,10 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=5000, help="rows of a table")
     parser.add_argument("--deepest", type=int, default=5, help="layers of weights")
     asked = parser.parse_args()
-    folder: Any = asked.folder
-    if (folder is None) is not asked.shipped:
+    if (asked.folder is None) is not asked.shipped:
         parser.error("give a folder of tables, or --shipped")
-    if folder is not None and not folder.is_dir():
+    folder = Path(asked.folder or ".")
+    if not folder.is_dir():
         parser.error(f"FOLDER: got {folder}, which is no folder; expected one with a folder for each table")
     found = (shipped(name, asked.seed) for name in SHIPPED) if asked.shipped else tables_of(folder, asked.most)
     print("table                     rows columns classes  kernel layers fixed     cost validation    test  seconds")
