@@ -101,7 +101,8 @@ def drawn(found: dict[str, dict[str, dict[int, list[float]]]], path: str) -> Non
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(9, 4.6), layout="constrained")
-    for part, (name, by_network) in zip(figure.subfigures(1, len(found)), found.items(), strict=True):
+    parts: Any = figure.subfigures(1, len(found))
+    for part, (name, by_network) in zip(parts, found.items(), strict=True):
         above, below = part.subfigures(2, 1, height_ratios=[1, 2.4])
         images, classes = SETS[name]()
         above.suptitle(name)

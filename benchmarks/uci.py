@@ -70,7 +70,7 @@ def shipped(name: str, seed: int) -> Table:
     data: Any = getattr(datasets, f"load_{name}")()
     X = data.data[:, data.data.std(axis=0) > 0.0]
     X, y = (X - X.mean(axis=0)) / X.std(axis=0), data.target
-    halves = train_test_split(np.arange(len(y)), test_size=0.5, stratify=y, random_state=seed)
+    halves: Any = train_test_split(np.arange(len(y)), test_size=0.5, stratify=y, random_state=seed)
     folds = StratifiedKFold(4, shuffle=True, random_state=seed).split(X, y)
     return Table(name, X, y, (halves[0], halves[1]), list(folds))
 
@@ -126,9 +126,10 @@ def main() -> None:
     asked = parser.parse_args()
     if (asked.folder is None) is not asked.shipped:
         parser.error("give a folder of tables, or --shipped")
-    if asked.folder is not None and not asked.folder.is_dir():
-        parser.error(f"FOLDER: got {asked.folder}, which is no folder; expected one with a folder for each table")
-    found = (shipped(name, asked.seed) for name in SHIPPED) if asked.shipped else tables_of(asked.folder, asked.most)
+    folder = Path(asked.folder or ".")
+    if not folder.is_dir():
+        parser.error(f"FOLDER: got {folder}, which is no folder; expected one with a folder for each table")
+    found = (shipped(name, asked.seed) for name in SHIPPED) if asked.shipped else tables_of(folder, asked.most)
     print("table                     rows columns classes  kernel layers fixed     cost validation    test  seconds")
     means: dict[str, list[float]] = {"ntk": [], "nngp": []}
     for table in found:
@@ -140,7 +141,7 @@ def main() -> None:
                   f"{best.layers:6d} {best.fixed:5d} {best.cost:8g} {best.validation:10.4f} {best.test:7.4f} "
                   f"{time.process_time() - start:8.1f}", flush=True)  # fmt: skip
     if not means["ntk"]:
-        parser.error(f"FOLDER: no table NAME/NAME.txt of up to {asked.most} rows in {asked.folder}")
+        parser.error(f"FOLDER: no table NAME/NAME.txt of up to {asked.most} rows in {folder}")
     for kind, values in means.items():
         print(f"mean test accuracy of {kind} on {len(values)} tables: {100 * np.mean(values):.2f}%")
 
