@@ -37,7 +37,7 @@ PER_BIT, STEEPNESS = 32, 2.0
 #: Numbers per bit at which the embedding is tried, and the chance that one exceeds its bound.
 SWEPT, CHANCE = (2, 4, 8, 16, 32, 64), 1e-5
 #: Numbers, in all, that are too few; neurons of the network that learns from values.
-FEW_NUMBERS, NEURONS = (1, 2, 3), 256
+FEW_NUMBERS, LEARNING_NEURONS = (1, 2, 3), 256
 ROUNDING = 1e-9
 
 
@@ -173,9 +173,9 @@ def _sample_claims(bits: int, members: np.ndarray, seed: int) -> list[Claim]:
     real = np.array([np.interp(t, np.arange(POINTS + 1) / POINTS, [0.0, *f]) for f in members])
     followed = max(np.abs(real - _between(given, at, t)).max(), hidden.max())
     random = np.random.default_rng([seed, bits, 7])
-    W, b = 3.0 * random.normal(size=NEURONS), random.normal(size=NEURONS)
+    W, b = 3.0 * random.normal(size=LEARNING_NEURONS), random.normal(size=LEARNING_NEURONS)
     seen, everywhere = np.tanh(np.outer(at, W) + b), np.tanh(np.outer(t, W) + b)
-    start = random.normal(size=NEURONS) / np.sqrt(NEURONS)
+    start = random.normal(size=LEARNING_NEURONS) / np.sqrt(LEARNING_NEURONS)
 
     def learned(values: np.ndarray) -> np.ndarray:
         return everywhere @ (start + np.linalg.lstsq(seen, values - seen @ start, rcond=1e-10)[0])
