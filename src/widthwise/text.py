@@ -76,7 +76,7 @@ class NumbersTable:
     def to_dataframe(self) -> pd.DataFrame:
         """One row for pandas.
 
-        >>> from widthwise.criticality import critical
+        >>> from widthwise.criticality.critical import critical
         >>> critical("relu").to_dataframe()["C_W"].tolist()
         [2.0]
         """

@@ -76,7 +76,9 @@ class Chart:
         self._entry(label, drawn, "@x{0.[000]}, @y{0.[000000]} ± @error{0.[000000]}")
 
     def shade_large(self) -> None:
-        """Grey where a relative correction of order 1/n is large, by the threshold of `depth_width`."""
+        """Grey where a correction of order 1/n is large, by the threshold of `depth_width`; called after all lines."""
+        # else the axis would reach as far as the grey does
+        self.figure.y_range = models.DataRange1d(renderers=list(self.figure.renderers))
         for side, limit in (("bottom", LARGE_EFFECTS), ("top", -LARGE_EFFECTS)):
             area = models.BoxAnnotation(fill_color="#888888", fill_alpha=0.15, line_color=None, level="underlay")
             setattr(area, side, limit)

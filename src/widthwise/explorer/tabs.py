@@ -261,9 +261,9 @@ class SamplingTab(RunTab):
                                  "variance of the kernel / its mean²", {"infinite": "theory, V/(nK²)"})  # fmt: skip
         self.density = Chart("sampled_density", "Output at input a", "output z", "probability density", DENSITIES)
         charts = (self.kernel, self.correlation, self.fluctuation, self.density)
-        self.fluctuation.shade_large()
         for chart in charts:
             chart.points("measured", "sampled ± 1 s.e.", 2)
+        self.fluctuation.shade_large()
         self.view = self.arrange(charts, self.data_files("Sampled"))
 
     def items(self, settings: Settings) -> Iterator[InputPair | xr.Dataset]:
