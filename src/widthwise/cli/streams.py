@@ -44,7 +44,8 @@ def mend_streams() -> None:
     codecs.register_error("widthwise.plain", _spelt)
     if isinstance(sys.stderr, io.TextIOWrapper):
         remarks = Remarks(sys.stderr)
-        sys.stderr = io.TextIOWrapper(remarks, sys.stderr.encoding, line_buffering=True, write_through=True)
+        lines = {"line_buffering": True, "write_through": True}
+        sys.stderr = io.TextIOWrapper(remarks, sys.stderr.encoding, **lines)  # pyright: ignore[reportArgumentType]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="widthwise.plain")

@@ -172,10 +172,10 @@ def load_data(source: str | Path, points: int = 4) -> Data:
 
 def _from_numpy(path: Path) -> Data:
     try:
-        found = np.load(path, allow_pickle=False)
-        if not (single := isinstance(found, np.ndarray)):
-            with found as archive:
-                found = {str(name): archive[name] for name in archive.files}
+        loaded, named = np.load(path, allow_pickle=False), {}
+        if not (single := isinstance(loaded, np.ndarray)):
+            with loaded as archive:
+                named = {str(name): archive[name] for name in archive.files}
     except Exception as error:  # damage has as many kinds as zip, zlib and numpy have errors
         got = f"'{path}', which cannot be read ({one_line(error)})"
         raise InvalidInput("data", got, "a file of numbers written by numpy") from error
@@ -184,8 +184,8 @@ def _from_numpy(path: Path) -> Data:
     if not single and path.suffix == ".npy":
         raise InvalidInput("data", f"'{path}' with several arrays", "a single array", "Name the file .npz.")
     if single:
-        return Data(found, name=path.name)
-    arrays = {{"X": "X_train", "y": "y_train"}.get(name, name): array for name, array in found.items()}
+        return Data(loaded, name=path.name)
+    arrays = {{"X": "X_train", "y": "y_train"}.get(name, name): array for name, array in named.items()}
     unknown = sorted(set(arrays) - {"X_train", "y_train", "X_test"})
     if unknown or "X_train" not in arrays:
         problem = f"an array {unknown[0]!r}" if unknown else "no X_train"
