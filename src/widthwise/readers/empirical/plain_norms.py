@@ -33,7 +33,7 @@ def _mode() -> Any:
 
     class Mode(overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            chosen = plain.get(function, function)
+            chosen: Any = plain.get(function, function)
             return chosen(*args, **(kwargs or {}))
 
     return Mode
