@@ -234,7 +234,7 @@ def test_a_full_disk_is_warned_of_and_the_run_goes_on(small_chunks, tmp_path):
 def test_networks_that_are_not_finite_are_counted_and_named():
     net = ww.MLP([3, 8, 8, 1], jnp.exp, C_W=9.0)
     with pytest.warns(
-        NonFiniteWarning, match="networks have numbers that are not finite and are left out.*network_key"
+        NonFiniteWarning, match="networks have numbers that are not finite. They are left out.*network_key"
     ):
         ms = ww.measure(net, X, 400, statistics="K", seed=5)
     where = ms.attrs["nonfinite_networks"]

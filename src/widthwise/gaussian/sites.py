@@ -154,7 +154,7 @@ def _moves(slide: Slide, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple
     The entry that most windows have on a position comes first.
     """
     count, moves = slide.count(shape[axes[0]]), []
-    for entry in range(slide.size):
+    for entry in slide.entries_met(count, shape[axes[0]]):
         met = slide.met(entry, count, shape[axes[0]])
         every = [[own if axis in axes else slice(None) for axis in range(len(shape))] for own in met]
         moves.append((met[0].start - met[0].stop, entry, *map(tuple, every)))

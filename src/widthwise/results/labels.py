@@ -96,7 +96,7 @@ def label(
 
 def _variable(dims: tuple[str, ...], values: Any, attrs: dict[str, str]) -> xr.Variable:
     """An array as it is: to ask whether it is a chunked one, xarray would import dask where that is installed."""
-    return xr.Variable(dims, np.asarray(values), attrs, fastpath=True)
+    return xr.Variable(dims, values if hasattr(values, "dask") else np.asarray(values), attrs, fastpath=True)
 
 
 @lru_cache(maxsize=64)

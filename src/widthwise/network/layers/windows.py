@@ -28,6 +28,15 @@ class Slide(NamedTuple):
         """How many windows fit."""
         return (length + self.before + self.after - self.dilation * (self.size - 1) - 1) // self.stride + 1
 
+    def entries_met(self, count: int, length: int) -> range:
+        """Entries outside of which none of `count` windows has one on any of `length` positions; one at least.
+
+        >>> Slide(10**9, stride=1, dilation=1, before=5 * 10**8, after=5 * 10**8 - 1, wraps=False).entries_met(3, 3)
+        range(499999998, 500000003)
+        """
+        first = max(0, -((self.stride * (count - 1) - self.before) // self.dilation))
+        return range(first, max(first + 1, min(self.size, (self.before + length - 1) // self.dilation + 1)))
+
     def met(self, entry: int, count: int, length: int) -> tuple[slice, slice]:
         """Which of `count` windows have this entry on a position, and which of `length` positions those are.
 
