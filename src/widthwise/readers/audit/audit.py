@@ -223,7 +223,9 @@ def _read(model: Any, batch: Any) -> tuple[Network | None, tuple[tuple[int, floa
         return net, ()
     try:
         rows = np.asarray(batch.detach().cpu() if hasattr(batch, "detach") else batch, float)
-        rows = rows[: _ROWS_OF_THEORY if rows.ndim <= 2 else _IMAGES_OF_THEORY]
+        if rows.ndim < 2:
+            return net, ()
+        rows = rows[: _ROWS_OF_THEORY if rows.ndim == 2 else _IMAGES_OF_THEORY]
         X = net.check_inputs(reading.chain.images(rows))
         if too_much_work(net, X, _WORK_OF_THEORY):
             return net, ()
